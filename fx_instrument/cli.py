@@ -1,0 +1,749 @@
+"""The command ``fx-instrument``: build a model, run it, print what each of its nodes took.
+
+The outermost layer: nothing imports it. It alone imports torchvision, and only for a model of
+torchvision's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import secrets
+import shutil
+import stat
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+import torch
+from tabulate import tabulate_formats
+from torch import nn
+
+from . import FxInstrumentError, Report, instrument, report, reset
+from .version import __version__
+
+__all__ = ["main"]
+
+PROG = "fx-instrument"
+
+FAILURE = 1
+WRONG_USAGE = 2
+INTERRUPTED = 130
+
+MAX_THREADS = 1024
+
+DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.complex64,
+    torch.complex128,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+)
+
+DESCRIPTION = "Run a model, time every node of its forward pass, and print one row a node."
+
+DETAILS = """\
+inputs:
+  Floating point and complex inputs are drawn from the standard normal
+  distribution, integers from 0 to 9, booleans from both values.
+  A torchvision model has a default input. S is the side of the images that
+  its published weights were evaluated on: 224 for resnet18, 299 for
+  inception_v3.
+    classification   5,3,S,S
+    segmentation     2,3,520,520
+    video            1,3,16,S,S
+    optical flow     1,3,256,256 and once more
+    detection        3,480,640; the images, one for each --input, go to the
+                     model as one list
+  A model of your own needs --input, unless its forward takes no arguments.
+
+torchvision models:
+  They get random weights; nothing is downloaded. The quantized_* models are
+  built in floating point unless --kwargs '{"quantize": true}' is given.
+
+examples:
+  fx-instrument
+  fx-instrument mobilenet_v3_small --top 10
+  fx-instrument resnet50 --input 1,3,224,224 --threads 1 --runs 50
+  fx-instrument net.py:Net --kwargs '{"width": 8}' --input 4,3,32,32
+  fx-instrument package.module:build --input 2,16:int64 --input 2,16:bool
+  fx-instrument --no-sort --format github --output resnet18.md
+
+exit status:
+  0 all went well, 1 the model failed, 2 wrong usage
+"""
+
+
+class CommandError(Exception):
+    """A failure that is told in one or two lines.
+
+    Args:
+        message: what is wrong and, where it is known, what to do.
+        exit_status: of the command: ``FAILURE`` or ``WRONG_USAGE``.
+    """
+
+    def __init__(self, message: str, exit_status: int) -> None:
+        super().__init__(message)
+        self.exit_status = exit_status
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status.
+
+    Args:
+        argv: the arguments after the command's name; those of the process by default.
+
+    Returns:
+        0; 1 where the model or the writing of the table failed; 2 for wrong usage; 130 when
+        interrupted.
+    """
+    args = argparse.Namespace(verbose=False)
+    try:
+        try:
+            make_parser().parse_args(argv, args)
+            run(args)
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except SystemExit:
+        # --help or --version; everything else in here raises a CommandError.
+        return 0
+    except CommandError as error:
+        if args.verbose and error.__cause__ is not None:
+            traceback.print_exception(error.__cause__)
+        print(f"{PROG}: error: {error}", file=sys.stderr)
+        return error.exit_status
+    except BrokenPipeError:
+        # The reader has seen enough, as `head` has.
+        discard_standard_output()
+        return 0
+    except OSError as error:
+        discard_standard_output()
+        print(f"{PROG}: error: cannot write to standard output: {error}", file=sys.stderr)
+        return FAILURE
+    except KeyboardInterrupt:
+        print(f"{PROG}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    return 0
+
+
+def run(args: argparse.Namespace) -> None:
+    """Do what the parsed arguments ask for.
+
+    Raises:
+        CommandError: they cannot be followed, or the model failed.
+        OSError: standard output cannot be written to.
+    """
+    if args.output is not None:
+        check_output(args.output)
+    with restored_torch_settings(), searched_for_imports(args.model):
+        if args.threads is not None:
+            torch.set_num_threads(args.threads)
+        torch.manual_seed(args.seed)
+        subject = load_own(args) if is_own(args.model) else load_torchvision(args)
+        specs = args.inputs or subject.default_inputs
+        tensors = [spec.make() for spec in specs]
+        measured = measure(
+            subject,
+            [tensors] if subject.takes_list else tensors,
+            train=args.train,
+            num_warmup=args.warmup,
+            num_runs=args.runs,
+        )
+        title = headline(subject.title, specs, measured, train=args.train)
+    table = measured.summary(should_sort=args.sort, top=args.top, tablefmt=args.format)
+    text = f"{title}\n\n{table}\n"
+    if args.output is None:
+        print_text(text)
+    else:
+        write_whole(args.output, text)
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """The shape and dtype of one input."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+
+    @classmethod
+    def parse(cls, text: str) -> InputSpec:
+        """Read ``5,3,224,224`` or ``2,16:int64``.
+
+        Raises:
+            argparse.ArgumentTypeError: the text has another form, a size below 1 or no such dtype.
+        """
+        sizes, colon, dtype_name = text.partition(":")
+        try:
+            shape = tuple(int(size) for size in sizes.split(","))
+        except ValueError:
+            shape = (0,)
+        if min(shape) < 1:
+            raise argparse.ArgumentTypeError(
+                f"expected whole numbers from 1 with commas between, as 5,3,224,224 or "
+                f"2,16:int64, got {text!r}"
+            )
+        if not colon:
+            return cls(shape)
+        by_name = {dtype_text(dtype): dtype for dtype in DTYPES}
+        if dtype_name not in by_name:
+            raise argparse.ArgumentTypeError(
+                f"expected a dtype after the colon, one of {', '.join(by_name)}; got {text!r}"
+            )
+        return cls(shape, by_name[dtype_name])
+
+    def make(self) -> torch.Tensor:
+        """Return a tensor of random values: normal, or integers from 0 to 9, or booleans.
+
+        Raises:
+            CommandError: there is no memory for it.
+        """
+        try:
+            if self.dtype.is_floating_point or self.dtype.is_complex:
+                return torch.randn(self.shape, dtype=self.dtype)
+            high = 2 if self.dtype == torch.bool else 10
+            return torch.randint(high, self.shape, dtype=self.dtype)
+        except (RuntimeError, TypeError, OverflowError) as error:
+            raise CommandError(
+                f"cannot make an input of shape {self}: {first_line(error)}", WRONG_USAGE
+            ) from error
+
+    def __str__(self) -> str:
+        sizes = "x".join(str(size) for size in self.shape)
+        return sizes if self.dtype == torch.float32 else f"{sizes} {dtype_text(self.dtype)}"
+
+
+def dtype_text(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that tells wrong usage in two lines, without the whole usage text."""
+
+    def error(self, message: str) -> NoReturn:
+        raise CommandError(f"{message}\nsee {PROG} --help", WRONG_USAGE)
+
+
+def make_parser() -> Parser:
+    parser = Parser(
+        prog=PROG,
+        usage=f"{PROG} [MODEL] [options]",
+        description=DESCRIPTION,
+        epilog=DETAILS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        default="resnet18",
+        help="the name of a torchvision model (default: resnet18); or package.module:callable or "
+        "path/to/file.py:callable, a class or function that returns an nn.Module",
+    )
+
+    of_model = parser.add_argument_group("what runs")
+    of_model.add_argument(
+        "--kwargs",
+        metavar="JSON",
+        type=json_object,
+        default={},
+        help="keyword arguments that the model is built with, as a JSON object",
+    )
+    of_model.add_argument(
+        "--input",
+        dest="inputs",
+        metavar="SHAPE[:DTYPE]",
+        type=InputSpec.parse,
+        action="append",
+        help="an input of forward, as 5,3,224,224 or 2,16:int64; once for each input, in order",
+    )
+    of_model.add_argument(
+        "--train",
+        action="store_true",
+        help="training mode, with gradients recorded (default: evaluation mode, inference mode); "
+        "only the forward pass is run",
+    )
+    of_model.add_argument(
+        "--runs",
+        metavar="N",
+        type=whole_number(1),
+        default=20,
+        help="runs that count (default: %(default)s)",
+    )
+    of_model.add_argument(
+        "--warmup",
+        metavar="N",
+        type=whole_number(0),
+        default=3,
+        help="runs before them that do not count (default: %(default)s)",
+    )
+    of_model.add_argument(
+        "--threads",
+        metavar="N",
+        type=whole_number(1, MAX_THREADS),
+        help="threads of torch within an operation (default: what torch chooses)",
+    )
+    of_model.add_argument(
+        "--seed",
+        metavar="N",
+        type=whole_number(0, 2**64 - 1),
+        default=0,
+        help="seed of the random weights and inputs (default: %(default)s)",
+    )
+
+    of_output = parser.add_argument_group("what is shown")
+    of_output.add_argument(
+        "--sort",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="the longest first (default), or the order of execution",
+    )
+    of_output.add_argument(
+        "--top", metavar="N", type=whole_number(1), help="show only the first N rows"
+    )
+    of_output.add_argument(
+        "--format",
+        metavar="FORMAT",
+        type=table_format,
+        default="simple",
+        help="any table format of tabulate: simple (default), github, grid, html, latex, rst, "
+        "tsv, ...",
+    )
+    of_output.add_argument(
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help="write to FILE, whole or not at all, instead of standard output",
+    )
+    of_output.add_argument(
+        "--verbose", action="store_true", help="where the model fails, show the traceback"
+    )
+    of_output.add_argument("--version", action="version", version=f"{PROG} {__version__}")
+    return parser
+
+
+def whole_number(low: int, high: int | None = None) -> Callable[[str], int]:
+    """Return an argument type for whole numbers from ``low`` to ``high``, both included."""
+    bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = low - 1
+        if number < low or (high is not None and number > high):
+            raise argparse.ArgumentTypeError(f"expected a whole number {bounds}, got {text!r}")
+        return number
+
+    return parse
+
+
+def json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(
+            f"""expected a JSON object, as '{{"num_classes": 10}}', got {text!r}"""
+        )
+    return value
+
+
+def table_format(text: str) -> str:
+    if text not in tabulate_formats:
+        raise argparse.ArgumentTypeError(
+            f"tabulate has no format {text!r}{did_you_mean(text, tabulate_formats)}"
+        )
+    return text
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    matches = difflib.get_close_matches(name, known)
+    return f"; did you mean {', '.join(matches)}?" if matches else ""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The model to time, what to call it, and how to call it."""
+
+    title: str
+    model: nn.Module
+    default_inputs: list[InputSpec]
+    takes_list: bool = False
+
+
+def is_own(model: str) -> bool:
+    """Whether the argument names the user's own code rather than a torchvision model."""
+    return ":" in model or model.endswith(".py")
+
+
+def load_own(args: argparse.Namespace) -> Subject:
+    """Build the model that ``package.module:callable`` or ``path/to/file.py:callable`` names.
+
+    Raises:
+        CommandError: it cannot be found or built, or it needs an input and ``--input`` is missing.
+    """
+    source, _, name = args.model.rpartition(":")
+    if not source or not name:
+        raise CommandError(
+            f"expected package.module:callable or path/to/file.py:callable, got {args.model!r}",
+            WRONG_USAGE,
+        )
+    module = import_file(Path(source)) if source.endswith(".py") else import_module(source)
+    target: Any = module
+    for part in name.split("."):
+        try:
+            target = getattr(target, part)
+        except AttributeError as error:
+            raise CommandError(
+                f"{source} has no {name!r}{did_you_mean(part, dir(target))}", WRONG_USAGE
+            ) from error
+    if isinstance(target, nn.Module):
+        if args.kwargs:
+            raise CommandError(
+                f"{args.model} is built already, so --kwargs cannot be used with it", WRONG_USAGE
+            )
+        model = target
+    elif callable(target):
+        with blamed_on_model(f"building {args.model}"):
+            model = target(**args.kwargs)
+    else:
+        raise CommandError(
+            f"{args.model} is not a class or function but {type(target).__name__}", WRONG_USAGE
+        )
+    if not isinstance(model, nn.Module):
+        raise CommandError(
+            f"{args.model} gave {type(model).__name__}, not a torch.nn.Module", FAILURE
+        )
+    if not args.inputs and not can_be_called_without_arguments(model):
+        raise CommandError(
+            f"{args.model} needs an input: give the shape of each argument of its forward, "
+            "as --input 5,3,224,224",
+            WRONG_USAGE,
+        )
+    return Subject(args.model, model, default_inputs=[])
+
+
+def import_module(name: str) -> ModuleType:
+    """Import a module as ``python -m`` would find it.
+
+    Raises:
+        CommandError: there is none, or it raised.
+    """
+    try:
+        with blamed_on_model(f"importing {name}"):
+            return importlib.import_module(name)
+    except CommandError as error:
+        cause = error.__cause__
+        if isinstance(cause, ModuleNotFoundError) and f"{name}.".startswith(f"{cause.name}."):
+            raise CommandError(f"there is no module {name!r}", WRONG_USAGE) from cause
+        raise
+
+
+def import_file(path: Path) -> ModuleType:
+    """Import a file under its own name, or under another where that name is taken.
+
+    Raises:
+        CommandError: there is none, or it raised.
+    """
+    if not path.is_file():
+        raise CommandError(f"there is no file {str(path)!r}", WRONG_USAGE)
+    name = path.stem if path.stem not in sys.modules else f"{path.stem}_{secrets.token_hex(4)}"
+    spec = importlib.util.spec_from_file_location(name, path.absolute())
+    if spec is None or spec.loader is None:
+        raise CommandError(f"cannot import {str(path)!r}", WRONG_USAGE)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        with blamed_on_model(f"importing {path}"):
+            spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def can_be_called_without_arguments(model: nn.Module) -> bool:
+    try:
+        inspect.signature(model.forward).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def load_torchvision(args: argparse.Namespace) -> Subject:
+    """Build a torchvision model with random weights.
+
+    Raises:
+        CommandError: torchvision has no model of that name, cannot be imported or build it.
+    """
+    with blamed_on_model("importing torchvision"):
+        from torchvision import models
+    name = args.model.lower()
+    if name not in models.list_models():
+        raise CommandError(
+            f"torchvision has no model {args.model!r}{did_you_mean(name, models.list_models())}\n"
+            "a model of your own is package.module:callable or path/to/file.py:callable",
+            WRONG_USAGE,
+        )
+    builder = models.get_model_builder(name)
+    # Detection and segmentation models otherwise download the weights of their backbone.
+    weights = {
+        parameter: args.kwargs.get(parameter)
+        for parameter in ("weights", "weights_backbone")
+        if parameter in inspect.signature(builder).parameters
+    }
+    with blamed_on_model(f"building {name}"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The default weight init", FutureWarning)
+        model = builder(**{**args.kwargs, **weights})
+    kind = "random" if all(value is None for value in weights.values()) else "pretrained"
+    task, default_inputs = torchvision_inputs(models.get_model_weights(name))
+    return Subject(
+        f"{name} ({kind} weights)", model, default_inputs, takes_list=task == "ObjectDetection"
+    )
+
+
+def torchvision_inputs(weights: Iterable[Any]) -> tuple[str, list[InputSpec]]:
+    """Return a model's task and default inputs, as the entries of its weights enum tell them.
+
+    The task is the name of the class in ``torchvision.transforms._presets`` that prepares the
+    model's input. Of several sizes that weights were evaluated at, the smallest is the one that
+    the architecture has without weights.
+    """
+    transforms = [entry.transforms for entry in weights]
+    task: str = getattr(transforms[0], "func", transforms[0]).__name__
+    if task == "ObjectDetection":
+        return task, [InputSpec((3, 480, 640))]
+    if task == "OpticalFlow":
+        return task, [InputSpec((1, 3, 256, 256))] * 2
+    if task == "SemanticSegmentation":
+        return task, [InputSpec((2, 3, 520, 520))]
+    crops = [transform.keywords["crop_size"] for transform in transforms]
+    side = min(crop if isinstance(crop, int) else crop[0] for crop in crops)
+    if task == "VideoClassification":
+        return task, [InputSpec((1, 3, 16, side, side))]
+    return task, [InputSpec((5, 3, side, side))]
+
+
+def measure(
+    subject: Subject, inputs: Sequence[Any], *, train: bool, num_warmup: int, num_runs: int
+) -> Report:
+    """Run the model and report the runs after the warm-up.
+
+    Raises:
+        CommandError: the model cannot be instrumented, or its forward raised.
+    """
+    with blamed_on_model(f"instrumenting {subject.title}"):
+        timed = instrument(subject.model.train(train))
+    with (
+        ProgressBar(num_warmup + num_runs) as progress,
+        torch.enable_grad() if train else torch.inference_mode(),
+        blamed_on_model(f"running {subject.title}"),
+    ):
+        for num_done in range(num_warmup + num_runs):
+            if num_done == num_warmup:
+                reset(timed)
+            timed(*inputs)
+            progress.show(num_done + 1)
+    return report(timed)
+
+
+def headline(title: str, specs: Sequence[InputSpec], measured: Report, *, train: bool) -> str:
+    """Return the line above the table."""
+    total_ns = measured.total_ns
+    if measured.num_runs > 1:
+        spread = f"standard deviation {milliseconds(total_ns.std(ddof=1))}"
+    else:
+        spread = "standard deviation unknown"
+    return ", ".join(
+        [
+            title,
+            "training mode" if train else "evaluation mode",
+            f"input {' and '.join(str(spec) for spec in specs)}" if specs else "no input",
+            f"torch {torch.__version__}",
+            counted(torch.get_num_threads(), "thread"),
+            counted(measured.num_runs, "run"),
+            f"mean total {milliseconds(total_ns.mean())}",
+            spread,
+        ]
+    )
+
+
+def milliseconds(time_ns: float) -> str:
+    return f"{time_ns / 1e6:.3f} ms"
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+@contextlib.contextmanager
+def blamed_on_model(doing: str) -> Iterator[None]:
+    """Turn what the user's code raises inside into a ``CommandError`` that says ``doing`` what.
+
+    A ``SystemExit`` too: a file that ends the process on import did not give a model.
+    """
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        if isinstance(error, FxInstrumentError):
+            reason = " ".join(str(error).split())
+        else:
+            reason = f"{type(error).__name__}: {first_line(error)}"
+        raise CommandError(
+            f"{doing} failed: {reason}\n--verbose shows the traceback", FAILURE
+        ) from error
+
+
+def first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else "(no message)"
+
+
+@contextlib.contextmanager
+def restored_torch_settings() -> Iterator[None]:
+    """Give torch's number of threads and random state back as they were."""
+    num_threads = torch.get_num_threads()
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            torch.set_num_threads(num_threads)
+
+
+@contextlib.contextmanager
+def searched_for_imports(model: str) -> Iterator[None]:
+    """Put on ``sys.path`` what Python itself would put there for the user's own code.
+
+    The directory of a file, as ``python file.py`` does; the working directory for a module, as
+    ``python -m module`` does.
+    """
+    path_before = list(sys.path)
+    if is_own(model):
+        source = model.rpartition(":")[0]
+        is_file = source.endswith(".py")
+        sys.path.insert(0, str(Path(source).absolute().parent if is_file else Path.cwd()))
+    try:
+        yield
+    finally:
+        sys.path[:] = path_before
+
+
+class ProgressBar:
+    """Shows on standard error how far long work is; nothing where that is not a terminal.
+
+    Drawn between runs, so its time is not in any of them.
+
+    Args:
+        num_steps: what ``show`` counts up to.
+        delay_s: work that is done sooner shows no bar.
+    """
+
+    WIDTH = 40
+
+    def __init__(self, num_steps: int, *, delay_s: float = 1.0) -> None:
+        self.num_steps = num_steps
+        self.next_draw_s = time.monotonic() + delay_s
+        self.is_drawn = False
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self.is_drawn:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def show(self, num_done: int) -> None:
+        if time.monotonic() < self.next_draw_s or sys.stderr is None or not sys.stderr.isatty():
+            return
+        filled = self.WIDTH * num_done // self.num_steps
+        bar = "#" * filled + "-" * (self.WIDTH - filled)
+        sys.stderr.write(f"\r[{bar}] {num_done} of {self.num_steps} runs")
+        sys.stderr.flush()
+        self.is_drawn = True
+        self.next_draw_s = time.monotonic() + 0.1
+
+
+def print_text(text: str) -> None:
+    """Print, with a question mark for what the encoding of standard output does not have."""
+    if sys.stdout is None:
+        return
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+
+
+def discard_standard_output() -> None:
+    """Keep the interpreter from failing once more on its last flush of standard output."""
+    with open(os.devnull, "w") as devnull:
+        os.dup2(devnull.fileno(), sys.stdout.fileno())
+
+
+def check_output(path: Path) -> None:
+    """See before the model is run that a file can be written.
+
+    Raises:
+        CommandError: it cannot.
+    """
+    try:
+        is_regular = stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        is_regular = True
+    except OSError as error:
+        raise CommandError(f"cannot write {str(path)!r}: {error.strerror}", WRONG_USAGE) from error
+    if not is_regular:
+        raise CommandError(f"cannot write {str(path)!r}: it is not a regular file", WRONG_USAGE)
+    directory = Path(os.path.realpath(path)).parent
+    if not directory.is_dir():
+        raise CommandError(
+            f"cannot write {str(path)!r}: there is no directory {str(directory)!r}", WRONG_USAGE
+        )
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise CommandError(
+            f"cannot write {str(path)!r}: no permission in {str(directory)!r}", WRONG_USAGE
+        )
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file such that it holds the whole text or is what it was.
+
+    A link is followed, and the permissions of a file that is replaced are kept.
+
+    Raises:
+        CommandError: it cannot be written.
+    """
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{PROG}-{secrets.token_hex(8)}")
+    try:
+        with open(temporary, "x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if target.exists():
+            shutil.copymode(target, temporary)
+        os.replace(temporary, target)
+    except OSError as error:
+        raise CommandError(f"cannot write {str(path)!r}: {error.strerror}", FAILURE) from error
+    finally:
+        temporary.unlink(missing_ok=True)

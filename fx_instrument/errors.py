@@ -1,0 +1,28 @@
+"""The errors that fx_instrument raises: one class a failure, one base for all of them.
+
+Each class is also the builtin that a caller would catch. An error that the user's model raises is
+never caught or reworded.
+"""
+
+from __future__ import annotations
+
+__all__ = ["CaptureError", "EmptyRecordingError", "FxInstrumentError", "NotAModuleError"]
+
+
+class FxInstrumentError(Exception):
+    """Base class of every error that fx_instrument raises."""
+
+
+class NotAModuleError(FxInstrumentError, TypeError):
+    """What was handed in is not an ``nn.Module`` that can be instrumented."""
+
+
+class CaptureError(FxInstrumentError, RuntimeError):
+    """No graph that computes what the model computes could be captured.
+
+    The message names the module, the reason with its place in the source, and what to change.
+    """
+
+
+class EmptyRecordingError(FxInstrumentError, RuntimeError):
+    """Figures were asked for, but no run has been recorded."""

@@ -1,0 +1,136 @@
+"""What was recorded, as one immutable value, detached from the model.
+
+It knows nothing of torch's classes: a table of rows, and an array of nanoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["NodeRow", "Recording", "merge"]
+
+
+class NodeRow(NamedTuple):
+    """One row of a report: a node of the graph.
+
+    Attributes:
+        name: the name of the node.
+        op: its op code: ``placeholder``, ``get_attr``, ``call_function``, ``call_method``,
+            ``call_module`` or ``output``.
+        target: what it calls or gets, as text.
+        module: the path of the module whose forward it stands in; empty for the root's own.
+        is_timed: False for a placeholder or an output, where compiled code spends no time.
+    """
+
+    name: str
+    op: str
+    target: str
+    module: str
+    is_timed: bool
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The readings of the runs of one model.
+
+    Attributes:
+        rows: the nodes, in execution order.
+        readings_ns: ``int64``, shape ``(num_runs, num_timed_rows + 1)``: the clock before the
+            first timed row, and after each.
+        has_run: ``bool``, shape ``(num_runs, num_rows)``: which rows were part of which run. All
+            are, unless the runs come from several graphs.
+        num_aborted: how many runs raised an exception; they have no readings.
+        clock_ns: what one reading costs, in nanoseconds.
+        environment: facts on where this was measured.
+    """
+
+    rows: tuple[NodeRow, ...]
+    readings_ns: npt.NDArray[np.int64]
+    has_run: npt.NDArray[np.bool_]
+    num_aborted: int
+    clock_ns: float
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_timed(self) -> npt.NDArray[np.bool_]:
+        """Which rows have a time of their own: ``bool``, shape ``(num_rows,)``."""
+        return np.array([row.is_timed for row in self.rows], dtype=np.bool_)
+
+    @property
+    def node_ns(self) -> npt.NDArray[np.int64]:
+        """The time of each row in each run: ``int64``, shape ``(num_runs, num_rows)``, ns.
+
+        The reading that closes one row opens the next, so a row's time includes the cost of one
+        reading. Rows of placeholders and of the output, and rows that were not part of a run,
+        hold 0. A new array.
+        """
+        node_ns = np.zeros((len(self.readings_ns), len(self.rows)), dtype=np.int64)
+        node_ns[:, self.is_timed] = np.diff(self.readings_ns, axis=1)
+        return node_ns
+
+
+def merge(recordings: Sequence[Recording]) -> Recording:
+    """Join recordings of the same model that were made with different graphs.
+
+    Rows with the same name, op, target and module are one row, provided that the order of the
+    rows of every graph can be kept. Runs are ordered by their first reading.
+
+    Args:
+        recordings: at least one.
+    """
+    if len(recordings) == 1:
+        return recordings[0]
+    rows: list[NodeRow] = []
+    places: list[list[int]] = []
+    for recording in recordings:
+        rows, moved, added = _join_rows(rows, recording.rows)
+        places = [[moved[place] for place in earlier] for earlier in places]
+        places.append(added)
+    num_runs = sum(len(recording.readings_ns) for recording in recordings)
+    node_ns = np.zeros((num_runs, len(rows)), dtype=np.int64)
+    has_run = np.zeros((num_runs, len(rows)), dtype=np.bool_)
+    start = 0
+    for recording, columns in zip(recordings, places, strict=True):
+        stop = start + len(recording.readings_ns)
+        node_ns[start:stop, columns] = recording.node_ns
+        has_run[start:stop, columns] = recording.has_run
+        start = stop
+    first_ns = np.concatenate([recording.readings_ns[:, 0] for recording in recordings])
+    order = np.argsort(first_ns, kind="stable")
+    timed_ns = node_ns[:, [row.is_timed for row in rows]]
+    readings_ns = first_ns[:, None] + np.cumsum(np.pad(timed_ns, ((0, 0), (1, 0))), axis=1)
+    return Recording(
+        rows=tuple(rows),
+        readings_ns=readings_ns[order],
+        has_run=has_run[order],
+        num_aborted=sum(recording.num_aborted for recording in recordings),
+        clock_ns=recordings[-1].clock_ns,
+        environment=recordings[-1].environment,
+    )
+
+
+def _join_rows(
+    rows: Sequence[NodeRow], others: Sequence[NodeRow]
+) -> tuple[list[NodeRow], list[int], list[int]]:
+    """Return the union in an order that both keep, and the place of each of ``rows`` and
+    ``others`` in it.
+    """
+    joined: list[NodeRow] = []
+    row_places: list[int] = []
+    other_places: list[int] = []
+    matcher = SequenceMatcher(None, rows, others, autojunk=False)
+    for tag, start, stop, other_start, other_stop in matcher.get_opcodes():
+        row_places += range(len(joined), len(joined) + stop - start)
+        joined += rows[start:stop]
+        if tag == "equal":
+            other_places += row_places[start:stop]
+        else:
+            other_places += range(len(joined), len(joined) + other_stop - other_start)
+            joined += others[other_start:other_stop]
+    return joined, row_places, other_places

@@ -1,0 +1,121 @@
+"""What in a piece of code a symbolic trace would silently lose.
+
+It reads code objects, the ones that run, so that neither the source nor a name is needed. It
+knows nothing of graphs.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+import os
+import types
+from collections.abc import Iterator
+
+import torch
+
+__all__ = ["asks_for_modes", "is_torch_code", "unsound_reason"]
+
+_TORCH_DIRECTORY = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+
+# Code of torch that does more than call operators: file (within torch), function, in words.
+_UNSOUND_TORCH_CODE = {
+    ("autograd/function.py", "apply"): "a custom torch.autograd.Function",
+    ("autograd/function.py", "vmap"): "a custom torch.autograd.Function",
+    ("utils/checkpoint.py", "checkpoint"): "activation checkpointing",
+    ("utils/checkpoint.py", "checkpoint_sequential"): "activation checkpointing",
+    ("_dynamo/eval_frame.py", None): "a function compiled with torch.compile",
+    ("_functorch/apis.py", None): "a torch.func transform",
+    ("_functorch/eager_transforms.py", None): "a torch.func transform",
+}
+
+_MODE_QUERIES = frozenset(
+    {
+        "is_grad_enabled",
+        "is_inference_mode_enabled",
+        "is_autocast_enabled",
+        "is_autocast_cpu_enabled",
+        "get_autocast_dtype",
+        "get_autocast_gpu_dtype",
+        "get_default_dtype",
+        "are_deterministic_algorithms_enabled",
+    }
+)
+
+
+def is_torch_code(code: types.CodeType) -> bool:
+    """Whether ``code`` stands in a file of the torch package."""
+    return code.co_filename.startswith(_TORCH_DIRECTORY)
+
+
+@functools.lru_cache(maxsize=4096)
+def unsound_reason(code: types.CodeType) -> str | None:
+    """Return what a symbolic trace through ``code`` would lose, in words, or None.
+
+    Code of torch is trusted, but for the few functions that are known to do more.
+    """
+    if is_torch_code(code):
+        file = code.co_filename[len(_TORCH_DIRECTORY) :].replace(os.sep, "/")
+        for key in ((file, code.co_name), (file, None)):
+            if key in _UNSOUND_TORCH_CODE:
+                return _UNSOUND_TORCH_CODE[key]
+        return None
+    if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        return f"a coroutine ({_place(code, code.co_firstlineno)})"
+    if code.co_flags & inspect.CO_GENERATOR and code.co_name != "<genexpr>":
+        return f"a generator function ({_place(code, code.co_firstlineno)})"
+    for line, what in _unsound_instructions(code):
+        return f"{what} ({_place(code, line)})"
+    return None
+
+
+def _place(code: types.CodeType, line: int | None) -> str:
+    return f'File "{code.co_filename}", line {line}'
+
+
+def _unsound_instructions(code: types.CodeType) -> Iterator[tuple[int | None, str]]:
+    """Yield the line and a description of each instruction that a trace would not keep."""
+    line: int | None = code.co_firstlineno
+    num_with = num_handlers = 0
+    handler_line: int | None = None
+    previous: dis.Instruction | None = None
+    for instruction in dis.get_instructions(code):
+        if instruction.starts_line:
+            line = _line_of(instruction, line)
+        opname = instruction.opname
+        if opname in ("WITH_EXCEPT_START", "BEFORE_ASYNC_WITH"):
+            num_with += 1
+        elif opname in ("SETUP_WITH", "BEFORE_WITH"):
+            yield line, "a `with` block"
+        elif opname in ("PUSH_EXC_INFO", "SETUP_FINALLY"):
+            num_handlers += 1
+            handler_line = handler_line or line
+        elif opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+            yield line, f"an assignment to the global {instruction.argval!r}"
+        elif opname == "IS_OP" and not _loads_singleton(previous):
+            yield line, "an `is` test between two objects"
+        previous = instruction
+    if num_with:
+        yield code.co_firstlineno, "a `with` block"
+    if num_handlers > num_with:
+        yield handler_line, "a `try` statement"
+
+
+def _line_of(instruction: dis.Instruction, line: int | None) -> int | None:
+    number = getattr(instruction, "line_number", instruction.starts_line)
+    return number if isinstance(number, int) and not isinstance(number, bool) else line
+
+
+def _loads_singleton(instruction: dis.Instruction | None) -> bool:
+    """Whether ``instruction`` loads None, True, False or the ellipsis."""
+    return (
+        instruction is not None
+        and instruction.opname == "LOAD_CONST"
+        and (instruction.argval is None or type(instruction.argval) in (bool, type(...)))
+    )
+
+
+def asks_for_modes(code: types.CodeType) -> bool:
+    """Whether ``code`` may ask torch which modes it runs under, such as grad mode."""
+    return not _MODE_QUERIES.isdisjoint(code.co_names)

@@ -1,0 +1,533 @@
+"""A :class:`torch.fx.Tracer` that notices what tracing alone loses in silence.
+
+The code that runs is looked over (:mod:`.soundness`), what it reads of the model is guarded
+(:mod:`.guards`), torch calls on real tensors become nodes where plain tracing bakes their results
+in, and in-place operators stay in place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import itertools
+import operator
+import sys
+import threading
+import traceback
+import types
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
+
+import torch
+from torch import fx, nn
+from torch.fx.immutable_collections import immutable_dict, immutable_list
+from torch.overrides import TorchFunctionMode, is_tensor_method_or_property
+
+from .arguments import has_tensor
+from .errors import CaptureError
+from .guards import Facts, ambient_state, has_hooks
+from .soundness import asks_for_modes, is_torch_code, unsound_reason
+
+__all__ = ["CaptureTracer"]
+
+_INPLACE_OPERATORS = (
+    "iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imod", "imul", "ior", "ipow", "irshift",
+    "isub", "itruediv", "ixor",
+)  # fmt: skip
+
+_METADATA_METHODS = frozenset(
+    {
+        "__len__", "dim", "element_size", "get_device", "is_complex", "is_contiguous",
+        "is_floating_point", "ndimension", "nelement", "numel", "size", "stride",
+    }
+)  # fmt: skip
+_METADATA_PROPERTIES = frozenset(
+    {
+        "device", "dtype", "is_cpu", "is_cuda", "is_leaf", "is_meta", "is_nested", "is_quantized",
+        "is_sparse", "itemsize", "layout", "nbytes", "ndim", "requires_grad", "shape",
+    }
+)  # fmt: skip
+_VALUE_READS = frozenset(
+    {
+        "__array__", "__bool__", "__complex__", "__contains__", "__dlpack__", "__float__",
+        "__format__", "__index__", "__int__", "__iter__", "__repr__", "allclose", "equal",
+        "is_nonzero", "item", "numpy", "tolist",
+    }
+)  # fmt: skip
+
+# What nn.Module keeps for itself in an instance's __dict__; reading it is no fact of its own.
+_MODULE_INTERNALS = frozenset(nn.Module().__dict__) - {"training"}
+
+_PLAIN_DEFAULTS = (bool, int, str)
+
+
+class _Unsound(Exception):
+    """Tracing met something that the graph would not keep."""
+
+
+class _Proxy(fx.Proxy):
+    """A proxy on which nothing happens that a plain one would lose without a word."""
+
+    tracer: CaptureTracer
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.tracer.create_proxy("call_function", operator.setitem, (self, key, value), {})
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in ("node", "tracer"):
+            self.tracer.refuse(f"it sets the attribute {name!r} of a traced value")
+        super().__setattr__(name, value)
+
+    def __repr__(self) -> str:
+        self.tracer.suspect("it makes text of a traced value")
+        return super().__repr__()
+
+    def __hash__(self) -> int:
+        self.tracer.suspect("it hashes a traced value")
+        return super().__hash__()
+
+
+def _inplace_method(name: str) -> Callable[[_Proxy, Any], fx.Proxy]:
+    target = getattr(operator, name)
+    # Plain tracing takes `x += y` for `x = x + y`: the node gets the name that it would have had.
+    hint = name[1:] + "_" if name in ("iand", "ior") else name[1:]
+
+    def method(self: _Proxy, other: Any) -> fx.Proxy:
+        return self.tracer.create_proxy("call_function", target, (self, other), {}, name=hint)
+
+    return method
+
+
+for _name in _INPLACE_OPERATORS:
+    setattr(_Proxy, f"__{_name}__", _inplace_method(_name))
+
+
+class _RealCalls(TorchFunctionMode):
+    """Makes nodes of torch calls that no proxy takes part in, such as ``torch.rand(3)``.
+
+    Plain tracing runs them at once, so that their results, random ones too, become constants.
+    """
+
+    def __init__(self, tracer: CaptureTracer) -> None:
+        super().__init__()
+        self._tracer = tracer
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if any(issubclass(cls, fx.Proxy) for cls in types):
+            return func(*args, **kwargs)
+        tracer, name = self._tracer, func.__name__
+        is_method = is_tensor_method_or_property(func)
+        if name in ("__get__", "__set__", "__delete__"):
+            name = func.__self__.__name__
+            if func.__name__ != "__get__":
+                tracer.refuse(f"it sets the attribute {name!r} of a tensor")
+            if name not in _METADATA_PROPERTIES:
+                return tracer.create_proxy("call_function", getattr, (args[0], name), {})
+        elif name in _VALUE_READS:
+            tracer.refuse(f"it reads the value of a tensor, by {name}()")
+        elif not is_method:
+            hint = tracer.graph._target_to_str(name)
+            return tracer.create_proxy("call_function", func, args, kwargs, name=hint)
+        elif name not in _METADATA_METHODS:
+            return tracer.create_proxy("call_method", name, args, kwargs)
+        tracer.note_metadata(args[0])
+        return func(*args, **kwargs)
+
+
+class CaptureTracer(fx.Tracer):
+    """Traces one kind of call of one model, once.
+
+    Args:
+        model: the root. The caller undoes what tracing does to it.
+        args: the arguments of the call: tensors become placeholders, other values constants.
+            None traces the call that gives a tensor for each parameter without a default.
+        kwargs: the same, by name.
+
+    Attributes:
+        facts: what the graph relies on.
+        constants: tensors that belong neither to the call nor to the model, by the name of the
+            ``get_attr`` target under which the graph expects them.
+    """
+
+    def __init__(
+        self, model: nn.Module, args: tuple[Any, ...] | None, kwargs: Mapping[str, Any] | None
+    ) -> None:
+        super().__init__()
+        self.facts = Facts()
+        self.constants: dict[str, torch.Tensor] = {}
+        self._model = model
+        self._call = None if args is None else (args, dict(kwargs or {}))
+        self._thread = threading.get_ident()
+        self._opened: list[tuple[str, nn.Module]] = [("", model)]
+        self._failed: tuple[str, nn.Module] | None = None
+        self._reason: str | None = None
+        self._is_tracing = False
+        self._seen_code: set[types.CodeType] = set()
+        self._ambient = ambient_state()
+        self._paths = {id(module): name for name, module in model.named_modules()}
+        self._tensors: dict[int, str] = {}
+        for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
+            self._tensors.setdefault(id(tensor), name)
+        self._containers: list[tuple[str, Any, Any]] = []
+
+    def capture(self) -> fx.Graph:
+        """Return the graph.
+
+        Raises:
+            CaptureError: tracing failed, or the graph would lose something.
+            TypeError: the arguments do not fit the signature of ``forward``.
+        """
+        forward = getattr(type(self._model), "forward", None)
+        if "forward" in self._model.__dict__ or not isinstance(forward, types.FunctionType):
+            raise self.error("its forward is not a Python function of its class")
+        if self._call is not None:
+            inspect.signature(forward).bind(self._model, *self._call[0], **self._call[1])
+        try:
+            self._open("", self._model)
+            with _observed_reads(self):
+                graph = self.trace(self._model)
+        except Exception as error:
+            reason = self._reason or f"{_first_line(error)}{_place_of(error)}"
+            raise self.error(reason) from error
+        for name, container, contents in self._containers:
+            if container != contents:
+                self.suspect(f"it changes the argument {name!r}")
+        if self._reason is not None:
+            raise self.error(self._reason)
+        self._check_inplace(graph)
+        self._note_aliases(graph)
+        return graph
+
+    def error(self, reason: str) -> CaptureError:
+        """Return the error that says why the module in question cannot be opened."""
+        path, module = self._failed or self._opened[-1]
+        cls = type(module).__qualname__
+        where = f"module {path!r} ({cls})" if path else f"the model ({cls})"
+        return CaptureError(
+            f"cannot open {where} by symbolic tracing: {reason}; rewrite that place, or "
+            "instrument the submodules that have none of it"
+        )
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Stop the trace. The reason stays even where the model's own code catches the error."""
+        self.suspect(reason)
+        raise _Unsound(reason)
+
+    def suspect(self, reason: str) -> None:
+        """Refuse the trace once it has ended."""
+        self._reason = self._reason or reason
+        self._failed = self._failed or self._opened[-1]
+
+    # What torch.fx asks of a tracer
+
+    def create_args_for_root(
+        self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
+    ) -> tuple[Callable[[], Any], list[Any]]:
+        """Make a placeholder of each parameter, and a function that calls ``root_fn`` with them.
+
+        A parameter whose argument holds no tensor keeps its placeholder, but the code runs with
+        the argument's value.
+        """
+        signature = inspect.signature(root_fn)
+        parameters = list(signature.parameters.values())[1:]
+        given: Mapping[str, Any] = {}
+        if self._call is not None:
+            args, kwargs = self._call
+            given = signature.bind(self.root, *args, **kwargs).arguments
+        args_for_root: list[Any] = [self.root]
+        kwargs_for_root: dict[str, Any] = {}
+        has_default = False
+        for parameter in parameters:
+            starred = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+            has_default = has_default or (parameter.default is not parameter.empty)
+            default = () if starred or not has_default else (_plain_default(parameter),)
+            stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}
+            target = stars.get(parameter.kind, "") + parameter.name
+            proxy = self.create_proxy("placeholder", target, default, {})
+            value = given.get(parameter.name, parameter.default)
+            if value is parameter.empty:
+                empty = {parameter.VAR_POSITIONAL: (), parameter.VAR_KEYWORD: {}}
+                value = empty.get(parameter.kind, proxy)
+            elif parameter.name in given:
+                value = self._argument(parameter.name, proxy, value)
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                args_for_root.extend(value)
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                kwargs_for_root.update(value)
+            elif parameter.kind is parameter.KEYWORD_ONLY:
+                kwargs_for_root[parameter.name] = value
+            else:
+                args_for_root.append(value)
+
+        def call_root() -> Any:
+            with _RealCalls(self):
+                self._ambient = ambient_state()
+                self._is_tracing = True
+                try:
+                    return root_fn(*args_for_root, **kwargs_for_root)
+                finally:
+                    self._is_tracing = False
+
+        return call_root, []
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Whether ``m`` is called as it is: torch's own modules, and what must not be opened."""
+        return (
+            super().is_leaf_module(m, module_qualified_name)
+            or has_hooks(m)
+            or "forward" in m.__dict__
+            or not isinstance(getattr(type(m), "forward", None), types.FunctionType)
+            or isinstance(m, torch.jit.ScriptModule)
+            or getattr(m, "_compiled_call_impl", None) is not None
+            or type(m).__module__.startswith("torch._dynamo")
+        )
+
+    def path_of_module(self, mod: nn.Module) -> str:
+        """Return the path of ``mod`` from the root."""
+        path = self._paths.get(id(mod))
+        if path is None:
+            self.refuse(
+                f"it calls a {type(mod).__qualname__} that is not registered as a submodule"
+            )
+        return path
+
+    def call_module(
+        self,
+        m: nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Open ``m``, or make a ``call_module`` node of it."""
+        if threading.get_ident() != self._thread:
+            return forward(*args, **kwargs)
+        path = self.path_of_module(m)
+        if self.is_leaf_module(m, path):
+            return super().call_module(m, forward, args, kwargs)
+        self._opened.append((path, m))
+        try:
+            self._open(path, m)
+            return super().call_module(m, forward, args, kwargs)
+        except BaseException:
+            self._failed = self._failed or (path, m)
+            raise
+        finally:
+            self._opened.pop()
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        """Return a proxy for a parameter of the model, and other values as they are."""
+        if isinstance(attr_val, nn.Parameter) and threading.get_ident() == self._thread:
+            name = self._tensors.get(id(attr_val))
+            if name is not None:
+                if name not in parameter_proxy_cache:
+                    parameter_proxy_cache[name] = self.create_proxy("get_attr", name, (), {})
+                return parameter_proxy_cache[name]
+        return attr_val
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        """Return a proxy for ``node``."""
+        return _Proxy(node, self)
+
+    def create_node(
+        self,
+        kind: str,
+        target: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str | None = None,
+        type_expr: Any = None,
+    ) -> fx.Node:
+        """Make a node, once the code that asks for it has been looked over."""
+        if self._is_tracing:
+            self._look_over_callers()
+            if ambient_state() != self._ambient:
+                self.refuse("it changes a mode of torch, such as grad mode or autocast")
+        return super().create_node(kind, target, args, kwargs, name)
+
+    def create_arg(self, a: Any) -> Any:
+        """Return ``a`` as an argument of a node."""
+        cls = type(a)
+        if cls is _Proxy:
+            return a.node
+        if isinstance(a, torch.Tensor):
+            return self.create_node("get_attr", self._name_of_tensor(a), (), {})
+        if isinstance(a, dict) and cls not in (dict, immutable_dict):
+            if cls is not OrderedDict:
+                self.refuse(f"it makes a {cls.__module__}.{cls.__qualname__}")
+            return self.create_node("call_function", cls, (self.create_arg([*a.items()]),), {})
+        if isinstance(a, (list, tuple)) and not (
+            cls in (list, tuple, immutable_list, torch.Size) or hasattr(a, "_fields")
+        ):
+            self.refuse(f"it makes a {cls.__module__}.{cls.__qualname__}")
+        if dataclasses.is_dataclass(a) and hasattr(a, "__post_init__"):
+            self.refuse(f"it makes a {cls.__qualname__}, a dataclass with __post_init__")
+        return super().create_arg(a)
+
+    # What is noted on the way
+
+    def note_read(self, module: nn.Module, name: str, value: Any) -> None:
+        """Attribute ``name`` of ``module`` was read, by ordinary look-up."""
+        if name in _MODULE_INTERNALS or name.startswith("__"):
+            return
+        if isinstance(value, (nn.Module, torch.Tensor)):
+            return
+        if name not in object.__getattribute__(module, "__dict__"):
+            static = inspect.getattr_static(type(module), name, None)
+            if static is not value or callable(value):
+                return  # computed, or a method: what it reads is noted of its own
+        path = self._paths.get(id(module))
+        if path is None:
+            self.suspect(f"it reads {name!r} of a module that is not registered as a submodule")
+        else:
+            self.facts.add_attribute(path, name, value)
+
+    def note_metadata(self, tensor: Any) -> None:
+        """The shape or another property of a real tensor was read."""
+        path = self._tensors.get(id(tensor)) or self.tensor_attrs.get(tensor)
+        if path is not None:
+            self.facts.add_metadata(path, tensor)
+
+    def _open(self, path: str, module: nn.Module) -> None:
+        self.facts.add_module(path, module)
+        self._look_over(type(module).forward.__code__)
+
+    def _look_over_callers(self) -> None:
+        """Look over each piece of code on the stack, from the call in hand to the root's."""
+        frame: types.FrameType | None = sys._getframe(2)
+        while frame is not None:
+            code = frame.f_code
+            if code.co_name == "call_root" and code.co_filename == __file__:
+                return
+            if code not in self._seen_code:
+                self._look_over(code)
+                self._note_globals(code, frame.f_globals)
+            frame = frame.f_back
+
+    def _look_over(self, code: types.CodeType) -> None:
+        self._seen_code.add(code)
+        reason = unsound_reason(code)
+        if reason is not None:
+            self.refuse(f"it has {reason}")
+        if asks_for_modes(code) and not is_torch_code(code):
+            self.facts.add_ambient(ambient_state())
+
+    def _note_globals(self, code: types.CodeType, namespace: dict[str, Any]) -> None:
+        if is_torch_code(code):
+            return
+        for name in code.co_names:
+            value = namespace.get(name, torch)
+            if isinstance(value, (types.ModuleType, type)):
+                if not value.__name__.startswith("torch."):
+                    for attribute in code.co_names:
+                        if _is_plain(vars(value).get(attribute, torch)):
+                            self.facts.add_attribute_of(value, attribute)
+            elif not callable(value):
+                self.facts.add_global(namespace, name)
+
+    def _argument(self, name: str, proxy: Any, value: Any) -> Any:
+        """Return the argument ``value`` with each tensor in it replaced by a proxy."""
+        if isinstance(value, torch.Tensor):
+            return proxy
+        if isinstance(value, dict):
+            traced: Any = {key: self._item(name, proxy, key, item) for key, item in value.items()}
+        elif isinstance(value, (list, tuple)):
+            items = [self._item(name, proxy, index, item) for index, item in enumerate(value)]
+            cls = type(value)
+            traced = cls(*items) if hasattr(cls, "_fields") else cls(items)
+        else:
+            return value
+        if isinstance(traced, (dict, list)):
+            self._containers.append((name, traced, traced.copy()))
+        return traced
+
+    def _item(self, name: str, proxy: Any, key: Any, item: Any) -> Any:
+        return self._argument(name, proxy[key] if has_tensor(item) else None, item)
+
+    def _name_of_tensor(self, tensor: torch.Tensor) -> str:
+        name = self._tensors.get(id(tensor)) or self.tensor_attrs.get(tensor)
+        if name is None:
+            name = f"_tensor_constant{len(self.constants)}"
+            while hasattr(self._model, name):
+                name += "_"
+            self.constants[name] = tensor
+            self._tensors[id(tensor)] = name
+        return name
+
+    def _check_inplace(self, graph: fx.Graph) -> None:
+        """Refuse `x += y` on what may be no tensor, if x is used again under another name.
+
+        Generated code says `x += y` too, which would give a new value to that other name.
+        """
+        inplace = {getattr(operator, name) for name in _INPLACE_OPERATORS}
+        place = {node: index for index, node in enumerate(graph.nodes)}
+        for node in graph.nodes:
+            if node.op == "call_function" and node.target in inplace:
+                value = node.args[0]
+                is_used_again = any(place[user] > place[node] for user in value.users)
+                if is_used_again and value.op not in ("placeholder", "call_module", "get_attr"):
+                    raise self.error(
+                        f"the in-place operator of node {node.name!r} changes {value.name!r}, "
+                        "which is used again"
+                    )
+
+    def _note_aliases(self, graph: fx.Graph) -> None:
+        """Note what has several paths, as the graph reaches it by the first."""
+        targets = {str(n.target) for n in graph.nodes if n.op in ("call_module", "get_attr")}
+        first: dict[int, str] = {}
+        for named in (
+            self._model.named_modules(remove_duplicate=False),
+            self._model.named_parameters(remove_duplicate=False),
+            self._model.named_buffers(remove_duplicate=False),
+        ):
+            for path, value in named:
+                other = first.setdefault(id(value), path)
+                if other != path and other in targets:
+                    self.facts.add_alias(path, other)
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (bool, int, float, str, type(None), tuple, list, dict, set))
+
+
+def _plain_default(parameter: inspect.Parameter) -> Any:
+    """Return the default of ``parameter`` where code can spell it, or None.
+
+    A placeholder's default is only there to be left out: the code runs with the real one.
+    """
+    return parameter.default if type(parameter.default) in _PLAIN_DEFAULTS else None
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0]
+
+
+def _place_of(error: BaseException) -> str:
+    """Return where in the user's code ``error`` was raised."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if f"{torch.__name__}/" not in frame.filename and frame.filename != __file__:
+            return f' (File "{frame.filename}", line {frame.lineno}, in {frame.name})'
+    return ""
+
+
+@contextlib.contextmanager
+def _observed_reads(tracer: CaptureTracer) -> Iterator[None]:
+    """Tell ``tracer`` of each attribute of a module that its thread reads."""
+    thread = threading.get_ident()
+
+    def observe(module: nn.Module, name: str) -> Any:
+        value = object.__getattribute__(module, name)
+        if threading.get_ident() == thread:
+            tracer.note_read(module, name, value)
+        return value
+
+    nn.Module.__getattribute__ = observe  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del nn.Module.__getattribute__
