@@ -70,9 +70,8 @@ def capture(
         snapshot = Snapshot(model)
         try:
             graph = tracer.capture()
-            change = snapshot.change()
         finally:
-            snapshot.restore()
+            change = snapshot.restore()
         if change is not None:
             raise tracer.error(change)
         return Capture(graph, tracer.facts.compile(), tracer.constants)

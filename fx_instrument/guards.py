@@ -82,8 +82,6 @@ def ambient_state() -> tuple[Any, ...]:
         torch.is_autocast_enabled("cuda"),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
-        torch._C._len_torch_function_stack(),
-        torch._C._len_torch_dispatch_stack(),
     )
 
 
@@ -111,15 +109,20 @@ class Facts:
         self._seen.add(path)
         variable = self._module(path)
         cls = self._constant(type(module))
+        conditions = [
+            f"'forward' not in {variable}.__dict__",
+            f"[*{variable}._modules] == {self._constant([*module._modules])}",
+        ]
         if path:
-            self._require(f"type({variable}) is {cls}")
-            hooks = " or ".join(f"{variable}.{name}" for name in _HOOKS)
-            self._require(f"not ({hooks})")
-            global_hooks = " or ".join(f"torch_module.{name}" for name in _GLOBAL_HOOKS)
-            self._require(f"not ({global_hooks})", once=True)
-        self._require(f"{cls}.forward is {self._constant(type(module).forward)}")
-        self._require(f"'forward' not in {variable}.__dict__")
-        self._require(f"[*{variable}._modules] == {self._constant([*module._modules])}")
+            conditions.append(f"type({variable}) is {cls}")
+            conditions += [f"not {variable}.{name}" for name in _HOOKS]
+            for name in _GLOBAL_HOOKS:
+                self._require(f"not torch_module.{name}", once=True)
+        self._require(" and ".join(conditions))
+        forward = type(module).forward
+        if ("class", type(module)) not in self._seen:
+            self._seen.add(("class", type(module)))
+            self._require(f"{cls}.forward is {self._constant(forward)}")
 
     def add_forward(self, module: nn.Module) -> None:
         """The root is a ``module`` whose class has just this forward."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import operator
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,8 @@ from torch import nn
 __all__ = ["Snapshot"]
 
 _MAX_DEPTH = 4
+_LISTS = (list, collections.deque)
+_CONTAINERS = (dict, set, *_LISTS)
 
 
 class Snapshot:
@@ -25,56 +29,56 @@ class Snapshot:
         self._attributes = {
             name: (module, dict(module.__dict__)) for name, module in model.named_modules()
         }
-        self._containers: dict[int, tuple[str, Any, Any]] = {}
-        for name, (_, attributes) in self._attributes.items():
-            for attribute, value in attributes.items():
-                self._keep(f"{name}.{attribute}".lstrip("."), value, 0)
-        self._random_states = _random_states()
+        self._containers: dict[int, tuple[str, str, Any, Any]] = {}
+        # Most containers of a model are the dicts of its hooks, and hold nothing.
+        self._empty: dict[int, tuple[str, str, Any]] = {}
+        for path, (_, attributes) in self._attributes.items():
+            for name, value in attributes.items():
+                if isinstance(value, _CONTAINERS):
+                    self._keep(path, name, value, 0)
+        self._empty_containers = [container for _, _, container in self._empty.values()]
+        self._random_states = {kind: get() for kind, (get, _) in _RANDOM_STREAMS.items()}
 
-    def _keep(self, name: str, value: Any, depth: int) -> None:
-        if not isinstance(value, (dict, list, set, collections.deque)) or depth > _MAX_DEPTH:
-            return
-        if id(value) in self._containers:
-            return
-        self._containers[id(value)] = (name, value, value.copy())
-        if not isinstance(value, set):
-            for item in value.values() if isinstance(value, dict) else value:
-                self._keep(name, item, depth + 1)
+    def _keep(self, path: str, name: str, container: Any, depth: int) -> None:
+        if not container:
+            self._empty[id(container)] = (path, name, container)
+        elif id(container) not in self._containers:
+            self._containers[id(container)] = (path, name, container, container.copy())
+            if depth < _MAX_DEPTH:
+                for item in container.values() if isinstance(container, dict) else container:
+                    if isinstance(item, _CONTAINERS):
+                        self._keep(path, name, item, depth + 1)
 
-    def change(self) -> str | None:
-        """Return what has changed since, in words, or None."""
-        for name, (module, attributes) in self._attributes.items():
-            if not _is_same(module.__dict__, attributes):
-                known = module.__dict__
-                changed = sorted(
+    def restore(self) -> str | None:
+        """Put everything back, in the same objects; return what had changed, in words."""
+        changes: list[str] = []
+        for path, (module, attributes) in self._attributes.items():
+            known = module.__dict__
+            if not _is_same(known, attributes):
+                changed = next(
                     key
-                    for key in known.keys() | attributes.keys()
+                    for key in (*attributes, *known)
                     if known.get(key, self) is not attributes.get(key, self)
                 )
-                return f"its forward sets the attribute {_dotted(name, changed[0])!r}"
-        for name, container, contents in self._containers.values():
+                changes.append(f"its forward sets the attribute {_dotted(path, changed)!r}")
+                known.clear()
+                known.update(attributes)
+        for path, name, container, contents in self._containers.values():
             if not _is_same(container, contents):
-                return f"its forward changes the contents of {name!r}"
-        for kind, state in _random_states().items():
-            if not _is_equal(state, self._random_states[kind]):
-                return f"its forward draws random numbers from {kind}"
-        return None
-
-    def restore(self) -> None:
-        """Put everything back, in the same objects."""
-        for module, attributes in self._attributes.values():
-            if not _is_same(module.__dict__, attributes):
-                module.__dict__.clear()
-                module.__dict__.update(attributes)
-        for _, container, contents in self._containers.values():
-            if not _is_same(container, contents):
+                changes.append(f"its forward changes the contents of {_dotted(path, name)!r}")
                 container.clear()
-                container.extend(contents) if hasattr(container, "extend") else container.update(
-                    contents
-                )
-        for kind, state in self._random_states.items():
-            if not _is_equal(state, _random_states()[kind]):
-                _SET_RANDOM_STATE[kind](state)
+                put_back = container.extend if isinstance(container, _LISTS) else container.update
+                put_back(contents)
+        if any(self._empty_containers):
+            for path, name, container in self._empty.values():
+                if container:
+                    changes.append(f"its forward changes the contents of {_dotted(path, name)!r}")
+                    container.clear()
+        for kind, (get_state, set_state) in _RANDOM_STREAMS.items():
+            if get_state() != self._random_states[kind]:
+                changes.append(f"its forward draws random numbers from {kind}")
+                set_state(self._random_states[kind])
+        return changes[0] if changes else None
 
 
 def _dotted(module: str, attribute: str) -> str:
@@ -87,36 +91,33 @@ def _is_same(container: Any, contents: Any) -> bool:
         return False
     if isinstance(container, set):
         return {id(item) for item in container} == {id(item) for item in contents}
-    if isinstance(container, dict):
-        return all(
-            key is other_key and value is other
-            for (key, value), (other_key, other) in zip(
-                container.items(), contents.items(), strict=True
-            )
-        )
-    return all(item is other for item, other in zip(container, contents, strict=True))
+    if isinstance(container, dict) and not all(
+        map(operator.is_, container.values(), contents.values())
+    ):
+        return False
+    return all(map(operator.is_, container, contents))
 
 
-def _random_states() -> dict[str, Any]:
-    return {
-        "torch": torch.random.get_rng_state(),
-        "random": random.getstate(),
-        "numpy.random": np.random.get_state(),
-    }
+def _torch_state() -> bytes:
+    return torch.random.get_rng_state().numpy().tobytes()
 
 
-_SET_RANDOM_STATE: dict[str, Any] = {
-    "torch": torch.random.set_rng_state,
-    "random": random.setstate,
-    "numpy.random": np.random.set_state,
+def _set_torch_state(state: bytes) -> None:
+    torch.random.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+
+
+def _numpy_state() -> tuple[Any, ...]:
+    name, keys, *rest = np.random.get_state()
+    return name, keys.tobytes(), *rest
+
+
+def _set_numpy_state(state: tuple[Any, ...]) -> None:
+    name, keys, *rest = state
+    np.random.set_state((name, np.frombuffer(keys, dtype=np.uint32), *rest))
+
+
+_RANDOM_STREAMS: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
+    "torch": (_torch_state, _set_torch_state),
+    "random": (random.getstate, random.setstate),
+    "numpy.random": (_numpy_state, _set_numpy_state),
 }
-
-
-def _is_equal(state: Any, other: Any) -> bool:
-    if isinstance(state, torch.Tensor):
-        return torch.equal(state, other)
-    if isinstance(state, np.ndarray):
-        return np.array_equal(state, other)
-    if isinstance(state, tuple):
-        return all(map(_is_equal, state, other))
-    return bool(state == other)

@@ -6,18 +6,23 @@ knows nothing of graphs.
 
 from __future__ import annotations
 
+import collections
 import dis
+import enum
 import functools
 import inspect
 import os
 import types
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
-__all__ = ["asks_for_modes", "is_torch_code", "unsound_reason"]
+__all__ = ["Origin", "asks_for_modes", "is_harmless", "is_harmless_stdlib", "origin_of", "unsound_reason"]
 
 _TORCH_DIRECTORY = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_OWN_DIRECTORY = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_STDLIB_DIRECTORY = os.path.dirname(os.__file__) + os.sep
 
 # Code of torch that does more than call operators: file (within torch), function, in words.
 _UNSOUND_TORCH_CODE = {
@@ -44,9 +49,74 @@ _MODE_QUERIES = frozenset(
 )
 
 
-def is_torch_code(code: types.CodeType) -> bool:
-    """Whether ``code`` stands in a file of the torch package."""
-    return code.co_filename.startswith(_TORCH_DIRECTORY)
+# Functions of C that do nothing but compute, or that another check sees through.
+_HARMLESS_FUNCTIONS = frozenset(
+    {
+        "__build_class__", "abs", "all", "any", "bin", "callable", "chr", "divmod", "format",
+        "getattr", "hasattr", "hash", "hex", "isinstance", "issubclass", "iter", "len", "max",
+        "min", "next", "oct", "ord", "pow", "repr", "round", "sorted", "sum",
+    }
+)  # fmt: skip
+_HARMLESS_MODULES = frozenset(
+    {
+        "_abc", "_bisect", "_collections", "_functools", "_heapq", "_operator", "_statistics",
+        "_struct", "_typing", "cmath", "itertools", "math", "torch",
+    }
+)  # fmt: skip
+_HARMLESS_STDLIB = frozenset(
+    {
+        "_collections_abc.py", "abc.py", "collections", "dataclasses.py", "enum.py", "fractions.py",
+        "functools.py", "inspect.py", "numbers.py", "operator.py", "statistics.py", "string.py",
+        "types.py", "typing.py",
+    }
+)  # fmt: skip
+_HARMLESS_TYPES = (
+    str, bytes, int, float, complex, bool, list, tuple, dict, set, frozenset, range, slice, type,
+    collections.deque, inspect.Signature, types.MappingProxyType, torch.Tensor, torch.Size,
+    torch.dtype, torch.device,
+)  # fmt: skip
+
+
+class Origin(enum.Enum):
+    """Whose code it is."""
+
+    TRUSTED = "torch's or this package's"
+    STDLIB = "Python's"
+    USER = "any other"
+
+
+def origin_of(filename: str) -> Origin:
+    """Return whose code a file holds."""
+    if filename.startswith((_TORCH_DIRECTORY, _OWN_DIRECTORY)):
+        return Origin.TRUSTED
+    if filename.startswith("<frozen "):
+        return Origin.STDLIB
+    is_stdlib = filename.startswith(_STDLIB_DIRECTORY) and "site-packages" not in filename
+    return Origin.STDLIB if is_stdlib else Origin.USER
+
+
+def is_harmless_stdlib(code: types.CodeType) -> bool:
+    """Whether a function of Python's own library does nothing but compute."""
+    name = code.co_filename
+    if name.startswith("<frozen "):
+        return True
+    return name[len(_STDLIB_DIRECTORY) :].partition(os.sep)[0] in _HARMLESS_STDLIB
+
+
+def is_harmless(function: Any) -> bool:
+    """Whether a function that is written in C does nothing that a trace would lose.
+
+    Those of torch become nodes, and a method may change its object only where the object is
+    one that the capture watches or that the call itself made.
+    """
+    owner = getattr(function, "__self__", None)
+    if owner is None or isinstance(owner, types.ModuleType):
+        module = owner.__name__ if owner is not None else str(function.__module__)
+        if module == "builtins":
+            return function.__name__ in _HARMLESS_FUNCTIONS
+        return module.partition(".")[0] in _HARMLESS_MODULES
+    cls = owner if isinstance(owner, type) else type(owner)
+    return issubclass(cls, _HARMLESS_TYPES) or cls.__module__.partition(".")[0] == "torch"
 
 
 @functools.lru_cache(maxsize=4096)
@@ -55,11 +125,12 @@ def unsound_reason(code: types.CodeType) -> str | None:
 
     Code of torch is trusted, but for the few functions that are known to do more.
     """
-    if is_torch_code(code):
+    if code.co_filename.startswith(_TORCH_DIRECTORY):
         file = code.co_filename[len(_TORCH_DIRECTORY) :].replace(os.sep, "/")
         for key in ((file, code.co_name), (file, None)):
             if key in _UNSOUND_TORCH_CODE:
                 return _UNSOUND_TORCH_CODE[key]
+    if origin_of(code.co_filename) is not Origin.USER:
         return None
     if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         return f"a coroutine ({_place(code, code.co_firstlineno)})"
@@ -95,6 +166,10 @@ def _unsound_instructions(code: types.CodeType) -> Iterator[tuple[int | None, st
             yield line, f"an assignment to the global {instruction.argval!r}"
         elif opname == "IS_OP" and not _loads_singleton(previous):
             yield line, "an `is` test between two objects"
+        elif opname in ("MATCH_CLASS", "MATCH_MAPPING", "MATCH_SEQUENCE"):
+            yield line, "a `match` statement on types"
+        elif opname in ("LOAD_GLOBAL", "LOAD_NAME") and instruction.argval == "type":
+            yield line, "a use of type()"
         previous = instruction
     if num_with:
         yield code.co_firstlineno, "a `with` block"

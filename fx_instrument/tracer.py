@@ -8,10 +8,12 @@ in, and in-place operators stay in place.
 from __future__ import annotations
 
 import contextlib
+import cProfile
 import dataclasses
+import dis
 import inspect
-import itertools
 import operator
+import os
 import sys
 import threading
 import traceback
@@ -28,7 +30,14 @@ from torch.overrides import TorchFunctionMode, is_tensor_method_or_property
 from .arguments import has_tensor
 from .errors import CaptureError
 from .guards import Facts, ambient_state, has_hooks
-from .soundness import asks_for_modes, is_torch_code, unsound_reason
+from .soundness import (
+    Origin,
+    asks_for_modes,
+    is_harmless,
+    is_harmless_stdlib,
+    origin_of,
+    unsound_reason,
+)
 
 __all__ = ["CaptureTracer"]
 
@@ -57,10 +66,17 @@ _VALUE_READS = frozenset(
     }
 )  # fmt: skip
 
-# What nn.Module keeps for itself in an instance's __dict__; reading it is no fact of its own.
-_MODULE_INTERNALS = frozenset(nn.Module().__dict__) - {"training"}
+# What nn.Module keeps for itself, and its methods; reading it is no fact of its own.
+_MODULE_INTERNALS = frozenset({*vars(nn.Module()), *dir(nn.Module)}) - {"training"}
 
 _PLAIN_DEFAULTS = (bool, int, str)
+
+_TRACING_FILES = (
+    __file__,
+    os.path.dirname(fx.__file__) + os.sep,
+    torch.overrides.__file__,
+    torch.utils._pytree.__file__,
+)
 
 
 class _Unsound(Exception):
@@ -71,14 +87,29 @@ class _Proxy(fx.Proxy):
     """A proxy on which nothing happens that a plain one would lose without a word."""
 
     tracer: CaptureTracer
+    _own_names = frozenset({"node", "tracer"})
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self.tracer.create_proxy("call_function", operator.setitem, (self, key, value), {})
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in ("node", "tracer"):
+        if name not in self._own_names:
             self.tracer.refuse(f"it sets the attribute {name!r} of a traced value")
         super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> fx.Proxy:
+        # A proxy has whatever attribute it is asked for, which hasattr() must not be told.
+        self.tracer.refuse_question(sys._getframe(1), (getattr, hasattr), f"for {name!r}")
+        return _Attribute(self, name)
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        # It is read where isinstance() asks for another class than the proxy's own.
+        frame = sys._getframe(1)
+        self.tracer.refuse_question(frame, (isinstance,), "for the class")
+        if _opname(frame).startswith("LOAD_ATTR") and not _is_tracing_code(frame.f_code):
+            self.tracer.refuse("it asks for the class of a traced value")
+        return type(self)
 
     def __repr__(self) -> str:
         self.tracer.suspect("it makes text of a traced value")
@@ -87,6 +118,21 @@ class _Proxy(fx.Proxy):
     def __hash__(self) -> int:
         self.tracer.suspect("it hashes a traced value")
         return super().__hash__()
+
+
+class _Attribute(_Proxy, fx.proxy.Attribute):
+    """An attribute of a traced value, or a method that is about to be called."""
+
+    _own_names = frozenset({"_node", "attr", "root", "tracer"})
+
+
+def _opname(frame: types.FrameType) -> str:
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]]
+
+
+def _is_tracing_code(code: types.CodeType) -> bool:
+    """Whether ``code`` knows what a proxy is, and may ask for its class."""
+    return code.co_filename.startswith(_TRACING_FILES)
 
 
 def _inplace_method(name: str) -> Callable[[_Proxy, Any], fx.Proxy]:
@@ -166,13 +212,14 @@ class CaptureTracer(fx.Tracer):
         self._opened: list[tuple[str, nn.Module]] = [("", model)]
         self._failed: tuple[str, nn.Module] | None = None
         self._reason: str | None = None
-        self._is_tracing = False
-        self._seen_code: set[types.CodeType] = set()
-        self._ambient = ambient_state()
-        self._paths = {id(module): name for name, module in model.named_modules()}
+        self.is_watching = False
+        self._builtin_call: tuple[types.FrameType | None, Any] = (None, None)
+        self._origins: dict[types.CodeType, Origin] = {}
+        self._ambient: tuple[Any, ...] | None = None
+        self._paths: dict[int, str] = {}
         self._tensors: dict[int, str] = {}
-        for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
-            self._tensors.setdefault(id(tensor), name)
+        self._aliases: list[tuple[str, str]] = []
+        self._name_members()
         self._containers: list[tuple[str, Any, Any]] = []
 
     def capture(self) -> fx.Graph:
@@ -188,8 +235,8 @@ class CaptureTracer(fx.Tracer):
         if self._call is not None:
             inspect.signature(forward).bind(self._model, *self._call[0], **self._call[1])
         try:
-            self._open("", self._model)
-            with _observed_reads(self):
+            self.facts.add_module("", self._model)
+            with _no_profiler(), _observed_reads(self):
                 graph = self.trace(self._model)
         except Exception as error:
             reason = self._reason or f"{_first_line(error)}{_place_of(error)}"
@@ -217,6 +264,19 @@ class CaptureTracer(fx.Tracer):
         """Stop the trace. The reason stays even where the model's own code catches the error."""
         self.suspect(reason)
         raise _Unsound(reason)
+
+    def refuse_question(
+        self, frame: types.FrameType, functions: tuple[Any, ...], what: str
+    ) -> None:
+        """Refuse the trace if ``frame`` is in a call of one of the builtin ``functions``.
+
+        They would get the proxy's answer where the code means that of the tensor.
+        """
+        caller, function = self._builtin_call
+        if caller is frame and function in functions and not _is_tracing_code(frame.f_code):
+            name = function.__name__
+            line = f'File "{frame.f_code.co_filename}", line {frame.f_lineno}'
+            self.refuse(f"it asks by {name}() {what} of a traced value ({line})")
 
     def suspect(self, reason: str) -> None:
         """Refuse the trace once it has ended."""
@@ -267,11 +327,7 @@ class CaptureTracer(fx.Tracer):
         def call_root() -> Any:
             with _RealCalls(self):
                 self._ambient = ambient_state()
-                self._is_tracing = True
-                try:
-                    return root_fn(*args_for_root, **kwargs_for_root)
-                finally:
-                    self._is_tracing = False
+                return self._watched(root_fn)(*args_for_root, **kwargs_for_root)
 
         return call_root, []
 
@@ -306,18 +362,52 @@ class CaptureTracer(fx.Tracer):
         """Open ``m``, or make a ``call_module`` node of it."""
         if threading.get_ident() != self._thread:
             return forward(*args, **kwargs)
+        self._rest()
         path = self.path_of_module(m)
-        if self.is_leaf_module(m, path):
-            return super().call_module(m, forward, args, kwargs)
-        self._opened.append((path, m))
+        is_leaf = self.is_leaf_module(m, path)
+        if not is_leaf:
+            self._opened.append((path, m))
+            self.facts.add_module(path, m)
+            forward = self._watched(forward)
         try:
-            self._open(path, m)
             return super().call_module(m, forward, args, kwargs)
         except BaseException:
-            self._failed = self._failed or (path, m)
+            self._failed = self._failed or self._opened[-1]
             raise
         finally:
-            self._opened.pop()
+            if not is_leaf:
+                self._opened.pop()
+            self._watch()
+
+    def _watch(self) -> None:
+        """Look at what the code of the model does: a function of its own runs from here on."""
+        self.is_watching = True
+        sys.setprofile(self._observe_call)
+
+    def _rest(self) -> None:
+        """Look away: from here on torch.fx is at work."""
+        self.is_watching = False
+        sys.setprofile(None)
+
+    def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            self._watch()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._rest()
+
+        return watched
+
+    def create_proxy(self, *args: Any, **kwargs: Any) -> fx.Proxy:
+        """Make a node and its proxy, while what torch.fx calls for it is not observed."""
+        was_watching = self.is_watching
+        self._rest()
+        try:
+            return super().create_proxy(*args, **kwargs)
+        finally:
+            if was_watching:
+                self._watch()
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
         """Return a proxy for a parameter of the model, and other values as they are."""
@@ -342,11 +432,9 @@ class CaptureTracer(fx.Tracer):
         name: str | None = None,
         type_expr: Any = None,
     ) -> fx.Node:
-        """Make a node, once the code that asks for it has been looked over."""
-        if self._is_tracing:
-            self._look_over_callers()
-            if ambient_state() != self._ambient:
-                self.refuse("it changes a mode of torch, such as grad mode or autocast")
+        """Make a node; refuse to where it would run under other modes than the call does."""
+        if self._ambient is not None and ambient_state() != self._ambient:
+            self.refuse("it changes a mode of torch, such as grad mode or autocast")
         return super().create_node(kind, target, args, kwargs, name)
 
     def create_arg(self, a: Any) -> Any:
@@ -372,14 +460,11 @@ class CaptureTracer(fx.Tracer):
 
     def note_read(self, module: nn.Module, name: str, value: Any) -> None:
         """Attribute ``name`` of ``module`` was read, by ordinary look-up."""
-        if name in _MODULE_INTERNALS or name.startswith("__"):
-            return
         if isinstance(value, (nn.Module, torch.Tensor)):
             return
         if name not in object.__getattribute__(module, "__dict__"):
-            static = inspect.getattr_static(type(module), name, None)
-            if static is not value or callable(value):
-                return  # computed, or a method: what it reads is noted of its own
+            if callable(value) or inspect.getattr_static(type(module), name, None) is not value:
+                return  # a method, or computed: what it reads is noted of its own
         path = self._paths.get(id(module))
         if path is None:
             self.suspect(f"it reads {name!r} of a module that is not registered as a submodule")
@@ -392,33 +477,39 @@ class CaptureTracer(fx.Tracer):
         if path is not None:
             self.facts.add_metadata(path, tensor)
 
-    def _open(self, path: str, module: nn.Module) -> None:
-        self.facts.add_module(path, module)
-        self._look_over(type(module).forward.__code__)
+    def _observe_call(self, frame: types.FrameType, event: str, function: Any) -> None:
+        """Look over each piece of Python code that runs, and each function that it calls.
 
-    def _look_over_callers(self) -> None:
-        """Look over each piece of code on the stack, from the call in hand to the root's."""
-        frame: types.FrameType | None = sys._getframe(2)
-        while frame is not None:
-            code = frame.f_code
-            if code.co_name == "call_root" and code.co_filename == __file__:
-                return
-            if code not in self._seen_code:
-                self._look_over(code)
-                self._note_globals(code, frame.f_globals)
-            frame = frame.f_back
+        It is what ``sys.setprofile`` calls; an error that it raises stops the trace.
+        """
+        self._builtin_call = (frame, function) if event == "c_call" else (None, None)
+        code = frame.f_code
+        origin = self._origins.get(code)
+        if origin is None:
+            origin = self._origins[code] = origin_of(code.co_filename)
+            self._look_over(code, frame.f_globals, origin)
+        if event == "call" and origin is Origin.STDLIB:
+            caller = frame.f_back
+            if caller is not None and self._origins.get(caller.f_code) is Origin.USER:
+                if not is_harmless_stdlib(code):
+                    self._refuse_call(caller, code.co_name)
+        elif event == "c_call" and origin is Origin.USER and not is_harmless(function):
+            self._refuse_call(frame, getattr(function, "__qualname__", repr(function)))
 
-    def _look_over(self, code: types.CodeType) -> None:
-        self._seen_code.add(code)
+    def _refuse_call(self, caller: types.FrameType, name: str) -> NoReturn:
+        line = f'File "{caller.f_code.co_filename}", line {caller.f_lineno}'
+        self.refuse(f"it calls {name}(), which a graph does not keep ({line})")
+
+    def _look_over(self, code: types.CodeType, namespace: dict[str, Any], origin: Origin) -> None:
         reason = unsound_reason(code)
         if reason is not None:
             self.refuse(f"it has {reason}")
-        if asks_for_modes(code) and not is_torch_code(code):
-            self.facts.add_ambient(ambient_state())
+        if origin is Origin.USER:
+            if asks_for_modes(code):
+                self.facts.add_ambient(ambient_state())
+            self._note_globals(code, namespace)
 
     def _note_globals(self, code: types.CodeType, namespace: dict[str, Any]) -> None:
-        if is_torch_code(code):
-            return
         for name in code.co_names:
             value = namespace.get(name, torch)
             if isinstance(value, (types.ModuleType, type)):
@@ -475,19 +566,27 @@ class CaptureTracer(fx.Tracer):
                         "which is used again"
                     )
 
+    def _name_members(self) -> None:
+        """Find the paths of all modules and tensors; the graph knows each by its first path."""
+        for path, module in self._model.named_modules(remove_duplicate=False):
+            first = self._paths.setdefault(id(module), path)
+            if first != path:
+                self._aliases.append((path, first))
+            prefix = f"{path}." if path else ""
+            for members in (module._parameters, module._buffers):
+                for name, tensor in members.items():
+                    if tensor is not None:
+                        first = self._tensors.setdefault(id(tensor), prefix + name)
+                        if first != prefix + name:
+                            self._aliases.append((prefix + name, first))
+
     def _note_aliases(self, graph: fx.Graph) -> None:
-        """Note what has several paths, as the graph reaches it by the first."""
-        targets = {str(n.target) for n in graph.nodes if n.op in ("call_module", "get_attr")}
-        first: dict[int, str] = {}
-        for named in (
-            self._model.named_modules(remove_duplicate=False),
-            self._model.named_parameters(remove_duplicate=False),
-            self._model.named_buffers(remove_duplicate=False),
-        ):
-            for path, value in named:
-                other = first.setdefault(id(value), path)
-                if other != path and other in targets:
-                    self.facts.add_alias(path, other)
+        """Note what has several paths and is part of the graph."""
+        if self._aliases:
+            targets = {str(n.target) for n in graph.nodes if n.op in ("call_module", "get_attr")}
+            for path, first in self._aliases:
+                if first in targets:
+                    self.facts.add_alias(path, first)
 
 
 def _is_plain(value: Any) -> bool:
@@ -510,19 +609,34 @@ def _first_line(error: BaseException) -> str:
 def _place_of(error: BaseException) -> str:
     """Return where in the user's code ``error`` was raised."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if f"{torch.__name__}/" not in frame.filename and frame.filename != __file__:
+        if origin_of(frame.filename) is Origin.USER:
             return f' (File "{frame.filename}", line {frame.lineno}, in {frame.name})'
     return ""
 
 
 @contextlib.contextmanager
+def _no_profiler() -> Iterator[None]:
+    """Take away the function that this thread's calls are profiled by, and put it back."""
+    previous = sys.getprofile()
+    sys.setprofile(None)
+    try:
+        yield
+    finally:
+        if isinstance(previous, cProfile.Profile):
+            previous.enable()
+        else:
+            sys.setprofile(previous)
+
+
+@contextlib.contextmanager
 def _observed_reads(tracer: CaptureTracer) -> Iterator[None]:
     """Tell ``tracer`` of each attribute of a module that its thread reads."""
-    thread = threading.get_ident()
+    get_ident, read = threading.get_ident, object.__getattribute__
+    thread = get_ident()
 
     def observe(module: nn.Module, name: str) -> Any:
-        value = object.__getattribute__(module, name)
-        if threading.get_ident() == thread:
+        value = read(module, name)
+        if tracer.is_watching and name not in _MODULE_INTERNALS and get_ident() == thread:
             tracer.note_read(module, name, value)
         return value
 
