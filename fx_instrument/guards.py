@@ -12,13 +12,10 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
-__all__ = ["Facts", "ambient_state", "freeze", "has_hooks"]
+__all__ = ["Facts", "ambient_state", "freeze", "has_global_hooks", "has_hooks"]
 
 _SCALARS = frozenset({bool, int, str, bytes, type(None), type(...), torch.dtype, torch.device})
 _MAX_DEPTH = 6
-
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-_GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
 
 
 class _Same:
@@ -67,9 +64,32 @@ def describe(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether calling ``module`` runs a hook, its own or one of all modules."""
-    return any(getattr(module, name) for name in _HOOKS) or any(
-        getattr(torch_module, name) for name in _GLOBAL_HOOKS
+    """Whether calling ``module`` runs a hook of its own."""
+    return bool(
+        module._forward_pre_hooks
+        or module._forward_hooks
+        or module._backward_pre_hooks
+        or module._backward_hooks
+    )
+
+
+def has_global_hooks() -> bool:
+    """Whether calling any module runs a hook that was registered for all modules."""
+    return bool(
+        torch_module._global_forward_pre_hooks
+        or torch_module._global_forward_hooks
+        or torch_module._global_backward_pre_hooks
+        or torch_module._global_backward_hooks
+    )
+
+
+def _is_open(module: nn.Module, cls: type, children: list[str]) -> bool:
+    """Whether calling ``module`` still runs the forward of ``cls`` and no more."""
+    return (
+        type(module) is cls
+        and "forward" not in module.__dict__
+        and not has_hooks(module)
+        and [*module._modules] == children
     )
 
 
@@ -97,7 +117,8 @@ class Facts:
             "ambient_state": ambient_state,
             "describe": describe,
             "freeze": freeze,
-            "torch_module": torch_module,
+            "has_global_hooks": has_global_hooks,
+            "is_open": _is_open,
         }
         self._variables = {"": "root"}
         self._seen: set[Any] = set()
@@ -108,21 +129,17 @@ class Facts:
             return
         self._seen.add(path)
         variable = self._module(path)
-        cls = self._constant(type(module))
-        conditions = [
-            f"'forward' not in {variable}.__dict__",
-            f"[*{variable}._modules] == {self._constant([*module._modules])}",
-        ]
+        children = self._constant([*module._modules])
         if path:
-            conditions.append(f"type({variable}) is {cls}")
-            conditions += [f"not {variable}.{name}" for name in _HOOKS]
-            for name in _GLOBAL_HOOKS:
-                self._require(f"not torch_module.{name}", once=True)
-        self._require(" and ".join(conditions))
-        forward = type(module).forward
+            cls = self._constant(type(module))
+            self._require(f"is_open({variable}, {cls}, {children})")
+            self._require("not has_global_hooks()", once=True)
+        else:
+            self._require(f"'forward' not in root.__dict__ and [*root._modules] == {children}")
         if ("class", type(module)) not in self._seen:
             self._seen.add(("class", type(module)))
-            self._require(f"{cls}.forward is {self._constant(forward)}")
+            cls, forward = self._constant(type(module)), self._constant(type(module).forward)
+            self._require(f"{cls}.forward is {forward}")
 
     def add_forward(self, module: nn.Module) -> None:
         """The root is a ``module`` whose class has just this forward."""

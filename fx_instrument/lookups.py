@@ -13,6 +13,8 @@ from typing import Any
 from torch import fx, nn
 from torch.fx.graph import CodeGen, PythonCode, _format_target, _Namespace
 
+from .recorder import commit
+
 __all__ = ["ModuleLookups", "has_registered_targets"]
 
 
@@ -63,6 +65,9 @@ def _shorten_lookups(
     for text in body:
         if text.startswith("# COUNTER: "):
             node = nodes[int(text.removeprefix("# COUNTER: "))]
+        elif node is not None and node.target is commit:
+            # The readings live no longer than the function does.
+            text = text.partition(";  ")[0] + "\n"
         elif node is not None and node.op in ("call_module", "get_attr"):
             target = str(node.target)
             owner, _, name = target.rpartition(".")

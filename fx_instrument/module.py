@@ -8,14 +8,16 @@ captured and timed.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
+import gc
 import inspect
 import os
 import platform
 import threading
 import types
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -88,7 +90,7 @@ class _Instrumentation:
         Raises:
             CaptureError: that one cannot be captured.
         """
-        with self._lock:
+        with self._lock, _paused_collector():
             if self._current is None:
                 found = capture(self.model)
                 parameters = list(inspect.signature(self.eager_forward).parameters.values())[1:]
@@ -125,7 +127,7 @@ class _Instrumentation:
             if variant.holds(module):
                 self._current = variant
                 return variant
-        with self._lock:
+        with self._lock, _paused_collector():
             return self._first_call(module, key, args, kwargs)
 
     def _first_call(
@@ -214,6 +216,18 @@ class _Instrumentation:
         with self._lock:
             for variant in self._variants:
                 variant.recorder.reset()
+
+
+@contextlib.contextmanager
+def _paused_collector() -> Iterator[None]:
+    """Keep the garbage collector from looking through a growing graph time and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _binding_key(kinds: Mapping[str, Hashable]) -> Hashable:

@@ -31,18 +31,18 @@ class Snapshot:
         }
         self._containers: dict[int, tuple[str, str, Any, Any]] = {}
         # Most containers of a model are the dicts of its hooks, and hold nothing.
-        self._empty: dict[int, tuple[str, str, Any]] = {}
+        self._empty: list[tuple[str, str, Any]] = []
         for path, (_, attributes) in self._attributes.items():
             for name, value in attributes.items():
                 if isinstance(value, _CONTAINERS):
-                    self._keep(path, name, value, 0)
-        self._empty_containers = [container for _, _, container in self._empty.values()]
+                    if value:
+                        self._keep(path, name, value, 0)
+                    else:
+                        self._empty.append((path, name, value))
         self._random_states = {kind: get() for kind, (get, _) in _RANDOM_STREAMS.items()}
 
     def _keep(self, path: str, name: str, container: Any, depth: int) -> None:
-        if not container:
-            self._empty[id(container)] = (path, name, container)
-        elif id(container) not in self._containers:
+        if id(container) not in self._containers:
             self._containers[id(container)] = (path, name, container, container.copy())
             if depth < _MAX_DEPTH:
                 for item in container.values() if isinstance(container, dict) else container:
@@ -69,11 +69,10 @@ class Snapshot:
                 container.clear()
                 put_back = container.extend if isinstance(container, _LISTS) else container.update
                 put_back(contents)
-        if any(self._empty_containers):
-            for path, name, container in self._empty.values():
-                if container:
-                    changes.append(f"its forward changes the contents of {_dotted(path, name)!r}")
-                    container.clear()
+        for path, name, container in self._empty:
+            if container:
+                changes.append(f"its forward changes the contents of {_dotted(path, name)!r}")
+                container.clear()
         for kind, (get_state, set_state) in _RANDOM_STREAMS.items():
             if get_state() != self._random_states[kind]:
                 changes.append(f"its forward draws random numbers from {kind}")

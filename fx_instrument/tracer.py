@@ -29,7 +29,7 @@ from torch.overrides import TorchFunctionMode, is_tensor_method_or_property
 
 from .arguments import has_tensor
 from .errors import CaptureError
-from .guards import Facts, ambient_state, has_hooks
+from .guards import Facts, ambient_state, has_global_hooks, has_hooks
 from .soundness import (
     Origin,
     asks_for_modes,
@@ -214,7 +214,9 @@ class CaptureTracer(fx.Tracer):
         self._reason: str | None = None
         self.is_watching = False
         self._builtin_call: tuple[types.FrameType | None, Any] = (None, None)
-        self._origins: dict[types.CodeType, Origin] = {}
+        self._origins: dict[int, Origin] = {}
+        self._seen_code: list[types.CodeType] = []
+        self._observer = self._make_observer()
         self._ambient: tuple[Any, ...] | None = None
         self._paths: dict[int, str] = {}
         self._tensors: dict[int, str] = {}
@@ -336,6 +338,7 @@ class CaptureTracer(fx.Tracer):
         return (
             super().is_leaf_module(m, module_qualified_name)
             or has_hooks(m)
+            or has_global_hooks()
             or "forward" in m.__dict__
             or not isinstance(getattr(type(m), "forward", None), types.FunctionType)
             or isinstance(m, torch.jit.ScriptModule)
@@ -382,7 +385,7 @@ class CaptureTracer(fx.Tracer):
     def _watch(self) -> None:
         """Look at what the code of the model does: a function of its own runs from here on."""
         self.is_watching = True
-        sys.setprofile(self._observe_call)
+        sys.setprofile(self._observer)
 
     def _rest(self) -> None:
         """Look away: from here on torch.fx is at work."""
@@ -477,30 +480,43 @@ class CaptureTracer(fx.Tracer):
         if path is not None:
             self.facts.add_metadata(path, tensor)
 
-    def _observe_call(self, frame: types.FrameType, event: str, function: Any) -> None:
-        """Look over each piece of Python code that runs, and each function that it calls.
+    def _make_observer(self) -> Callable[[types.FrameType, str, Any], None]:
+        """Return what ``sys.setprofile`` is to call in each call and return.
 
-        It is what ``sys.setprofile`` calls; an error that it raises stops the trace.
+        It looks over each piece of Python code that runs, and each function that it calls; an
+        error that it raises stops the trace.
         """
-        self._builtin_call = (frame, function) if event == "c_call" else (None, None)
-        code = frame.f_code
-        origin = self._origins.get(code)
-        if origin is None:
-            origin = self._origins[code] = origin_of(code.co_filename)
-            self._look_over(code, frame.f_globals, origin)
-        if event == "call" and origin is Origin.STDLIB:
-            caller = frame.f_back
-            if caller is not None and self._origins.get(caller.f_code) is Origin.USER:
-                if not is_harmless_stdlib(code):
+        origins = self._origins
+        trusted, stdlib, user = Origin.TRUSTED, Origin.STDLIB, Origin.USER
+
+        def observe(frame: types.FrameType, event: str, function: Any) -> None:
+            code = frame.f_code
+            # By id, as the hash of a code object is computed anew each time.
+            origin = origins.get(id(code))
+            if origin is trusted:
+                return
+            if origin is None:
+                origin = self._look_over(code, frame.f_globals)
+            if event == "c_call":
+                self._builtin_call = (frame, function)
+                if origin is user and not is_harmless(function):
+                    self._refuse_call(frame, getattr(function, "__qualname__", repr(function)))
+            elif event != "call":
+                self._builtin_call = (None, None)
+            elif origin is stdlib and not is_harmless_stdlib(code):
+                caller = frame.f_back
+                if caller is not None and origins.get(id(caller.f_code)) is user:
                     self._refuse_call(caller, code.co_name)
-        elif event == "c_call" and origin is Origin.USER and not is_harmless(function):
-            self._refuse_call(frame, getattr(function, "__qualname__", repr(function)))
+
+        return observe
 
     def _refuse_call(self, caller: types.FrameType, name: str) -> NoReturn:
         line = f'File "{caller.f_code.co_filename}", line {caller.f_lineno}'
         self.refuse(f"it calls {name}(), which a graph does not keep ({line})")
 
-    def _look_over(self, code: types.CodeType, namespace: dict[str, Any], origin: Origin) -> None:
+    def _look_over(self, code: types.CodeType, namespace: dict[str, Any]) -> Origin:
+        origin = self._origins[id(code)] = origin_of(code.co_filename)
+        self._seen_code.append(code)
         reason = unsound_reason(code)
         if reason is not None:
             self.refuse(f"it has {reason}")
@@ -508,6 +524,7 @@ class CaptureTracer(fx.Tracer):
             if asks_for_modes(code):
                 self.facts.add_ambient(ambient_state())
             self._note_globals(code, namespace)
+        return origin
 
     def _note_globals(self, code: types.CodeType, namespace: dict[str, Any]) -> None:
         for name in code.co_names:
@@ -635,7 +652,16 @@ def _observed_reads(tracer: CaptureTracer) -> Iterator[None]:
     thread = get_ident()
 
     def observe(module: nn.Module, name: str) -> Any:
-        value = read(module, name)
+        try:
+            value = read(module, name)
+        except AttributeError:
+            if type(module).__getattr__ is not nn.Module.__getattr__:
+                raise
+            # What __getattr__ would find, in a tenth of the time.
+            child = read(module, "__dict__").get("_modules", {}).get(name)
+            if child is None:
+                raise
+            return child
         if tracer.is_watching and name not in _MODULE_INTERNALS and get_ident() == thread:
             tracer.note_read(module, name, value)
         return value
