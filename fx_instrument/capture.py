@@ -63,11 +63,11 @@ def capture(
     if isinstance(model, fx.GraphModule) and "forward" not in model.__dict__:
         # A GraphModule is its graph: tracing its code again could only lose something.
         facts = Facts()
-        facts.add_forward(model)
+        facts.add_root_forward(model)
         return Capture(copy.deepcopy(model.graph), facts.compile(), {})
     with _TRACE_LOCK:
-        tracer = CaptureTracer(model, args, kwargs)
         snapshot = Snapshot(model)
+        tracer = CaptureTracer(model, args, kwargs, snapshot)
         try:
             graph = tracer.capture()
         finally:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
-__all__ = ["Facts", "ambient_state", "freeze", "has_global_hooks", "has_hooks"]
+__all__ = ["Facts", "ambient_state", "forward_of", "freeze", "has_global_hooks", "has_hooks"]
 
 _SCALARS = frozenset({bool, int, str, bytes, type(None), type(...), torch.dtype, torch.device})
 _MAX_DEPTH = 6
@@ -61,6 +61,11 @@ def describe(tensor: torch.Tensor) -> tuple[Any, ...]:
     return (
         tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad
     )  # fmt: skip
+
+
+def forward_of(cls: type) -> Any:
+    """Return what stands under ``forward`` in ``cls`` or its bases, unbound; or None."""
+    return next((vars(base)["forward"] for base in cls.__mro__ if "forward" in vars(base)), None)
 
 
 def has_hooks(module: nn.Module) -> bool:
@@ -117,6 +122,7 @@ class Facts:
             "ambient_state": ambient_state,
             "describe": describe,
             "freeze": freeze,
+            "forward_of": forward_of,
             "has_global_hooks": has_global_hooks,
             "is_open": _is_open,
         }
@@ -138,17 +144,29 @@ class Facts:
             self._require(f"'forward' not in root.__dict__ and [*root._modules] == {children}")
         if ("class", type(module)) not in self._seen:
             self._seen.add(("class", type(module)))
-            cls, forward = self._constant(type(module)), self._constant(type(module).forward)
-            self._require(f"{cls}.forward is {forward}")
+            self._add_forward(type(module))
 
-    def add_forward(self, module: nn.Module) -> None:
+    def add_root_forward(self, module: nn.Module) -> None:
         """The root is a ``module`` whose class has just this forward."""
-        cls, forward = self._constant(type(module)), self._constant(type(module).forward)
-        self._require(f"{cls}.forward is {forward} and 'forward' not in root.__dict__")
+        self._require("'forward' not in root.__dict__")
+        self._add_forward(type(module))
+
+    def _add_forward(self, cls: type) -> None:
+        forward = self._constant(forward_of(cls))
+        self._require(f"forward_of({self._constant(cls)}) is {forward}")
 
     def add_attribute(self, path: str, name: str, value: Any) -> None:
         """Attribute ``name`` of the module at ``path`` was read."""
         self._add_value(f"getattr({self._module(path)}, {name!r})", value)
+
+    def add_member(self, path: str, name: str, tensor: torch.Tensor | None) -> None:
+        """The parameter or buffer ``name`` of the module at ``path`` is there, or is None."""
+        member = f"getattr({self._module(path)}, {name!r})"
+        self._require(f"{member} is None" if tensor is None else f"{member} is not None", once=True)
+
+    def add_absence(self, path: str, name: str) -> None:
+        """The module at ``path`` has no attribute ``name``."""
+        self._require(f"not hasattr({self._module(path)}, {name!r})", once=True)
 
     def add_global(self, namespace: dict[str, Any], name: str) -> None:
         """The global ``name`` was there to be read."""

@@ -335,7 +335,7 @@ def _timed_class(model_class: type[nn.Module], state: _Instrumentation) -> type[
 def _wrap(model: nn.Module, clock: Clock) -> nn.Module:
     """Return the drop-in of ``model``, no graph captured yet."""
     timed_class = _Instrumentation(model, clock).timed_class
-    module = timed_class.__new__(timed_class)
+    module = object.__new__(timed_class)
     object.__setattr__(module, "__dict__", model.__dict__)
     return module
 

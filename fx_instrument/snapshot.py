@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import operator
 import random
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +13,12 @@ import numpy as np
 import torch
 from torch import nn
 
-__all__ = ["Snapshot"]
+__all__ = ["CONTAINERS", "Snapshot", "restore_contents"]
 
 _MAX_DEPTH = 4
 _LISTS = (list, collections.deque)
-_CONTAINERS = (dict, set, *_LISTS)
+CONTAINERS = (dict, set, *_LISTS)
+_PLAIN = (bool, int, float, str, tuple, type(None), torch.nn.Parameter, torch.Tensor)
 
 
 class Snapshot:
@@ -34,20 +36,30 @@ class Snapshot:
         self._empty: list[tuple[str, str, Any]] = []
         for path, (_, attributes) in self._attributes.items():
             for name, value in attributes.items():
-                if isinstance(value, _CONTAINERS):
-                    if value:
-                        self._keep(path, name, value, 0)
-                    else:
-                        self._empty.append((path, name, value))
+                if isinstance(value, CONTAINERS) and not value:
+                    self._empty.append((path, name, value))
+                elif type(value) not in _PLAIN:
+                    self.keep(path, name, value)
         self._random_states = {kind: get() for kind, (get, _) in _RANDOM_STREAMS.items()}
 
-    def _keep(self, path: str, name: str, container: Any, depth: int) -> None:
-        if id(container) not in self._containers:
-            self._containers[id(container)] = (path, name, container, container.copy())
+    def keep(self, path: str, name: str, value: Any, depth: int = 0) -> None:
+        """Keep what ``value`` holds, if it is a container or an object with attributes.
+
+        Args:
+            path: of the module that it was found in.
+            name: of the attribute that it was found under.
+            value: anything.
+            depth: in how many others it stands.
+        """
+        if not isinstance(value, CONTAINERS):
+            if not _has_attributes(value):
+                return
+            value = vars(value)
+        if id(value) not in self._containers:
+            self._containers[id(value)] = (path, name, value, value.copy())
             if depth < _MAX_DEPTH:
-                for item in container.values() if isinstance(container, dict) else container:
-                    if isinstance(item, _CONTAINERS):
-                        self._keep(path, name, item, depth + 1)
+                for item in list(value.values() if isinstance(value, dict) else value):
+                    self.keep(path, name, item, depth + 1)
 
     def restore(self) -> str | None:
         """Put everything back, in the same objects; return what had changed, in words."""
@@ -66,9 +78,7 @@ class Snapshot:
         for path, name, container, contents in self._containers.values():
             if not _is_same(container, contents):
                 changes.append(f"its forward changes the contents of {_dotted(path, name)!r}")
-                container.clear()
-                put_back = container.extend if isinstance(container, _LISTS) else container.update
-                put_back(contents)
+                restore_contents(container, contents)
         for path, name, container in self._empty:
             if container:
                 changes.append(f"its forward changes the contents of {_dotted(path, name)!r}")
@@ -78,6 +88,20 @@ class Snapshot:
                 changes.append(f"its forward draws random numbers from {kind}")
                 set_state(self._random_states[kind])
         return changes[0] if changes else None
+
+
+def restore_contents(container: Any, contents: Any) -> None:
+    """Make ``container`` hold what ``contents``, an earlier copy of it, holds."""
+    container.clear()
+    put_back = container.extend if isinstance(container, _LISTS) else container.update
+    put_back(contents)
+
+
+def _has_attributes(value: Any) -> bool:
+    """Whether ``value`` is an object of a class in Python that keeps its state in a dict."""
+    return isinstance(getattr(value, "__dict__", None), dict) and not isinstance(
+        value, (nn.Module, torch.Tensor, type, types.FunctionType, types.ModuleType)
+    )
 
 
 def _dotted(module: str, attribute: str) -> str:

@@ -7,6 +7,7 @@ in, and in-place operators stay in place.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import cProfile
 import dataclasses
@@ -18,7 +19,6 @@ import sys
 import threading
 import traceback
 import types
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -29,7 +29,8 @@ from torch.overrides import TorchFunctionMode, is_tensor_method_or_property
 
 from .arguments import has_tensor
 from .errors import CaptureError
-from .guards import Facts, ambient_state, has_global_hooks, has_hooks
+from .guards import Facts, ambient_state, forward_of, has_global_hooks, has_hooks
+from .snapshot import CONTAINERS, Snapshot, restore_contents
 from .soundness import (
     Origin,
     asks_for_modes,
@@ -112,8 +113,7 @@ class _Proxy(fx.Proxy):
         return type(self)
 
     def __repr__(self) -> str:
-        self.tracer.suspect("it makes text of a traced value")
-        return super().__repr__()
+        return self.tracer.text_of(self)
 
     def __hash__(self) -> int:
         self.tracer.suspect("it hashes a traced value")
@@ -176,6 +176,8 @@ class _RealCalls(TorchFunctionMode):
                 return tracer.create_proxy("call_function", getattr, (args[0], name), {})
         elif name in _VALUE_READS:
             tracer.refuse(f"it reads the value of a tensor, by {name}()")
+        elif func is torch._assert:
+            return func(*args, **kwargs)
         elif not is_method:
             hint = tracer.graph._target_to_str(name)
             return tracer.create_proxy("call_function", func, args, kwargs, name=hint)
@@ -193,6 +195,7 @@ class CaptureTracer(fx.Tracer):
         args: the arguments of the call: tensors become placeholders, other values constants.
             None traces the call that gives a tensor for each parameter without a default.
         kwargs: the same, by name.
+        snapshot: is told what else the trace may change.
 
     Attributes:
         facts: what the graph relies on.
@@ -201,9 +204,14 @@ class CaptureTracer(fx.Tracer):
     """
 
     def __init__(
-        self, model: nn.Module, args: tuple[Any, ...] | None, kwargs: Mapping[str, Any] | None
+        self,
+        model: nn.Module,
+        args: tuple[Any, ...] | None,
+        kwargs: Mapping[str, Any] | None,
+        snapshot: Snapshot,
     ) -> None:
         super().__init__()
+        self._snapshot = snapshot
         self.facts = Facts()
         self.constants: dict[str, torch.Tensor] = {}
         self._model = model
@@ -223,6 +231,8 @@ class CaptureTracer(fx.Tracer):
         self._aliases: list[tuple[str, str]] = []
         self._name_members()
         self._containers: list[tuple[str, Any, Any]] = []
+        self._touched: dict[int, tuple[Any, Any]] = {}
+        self._texts: collections.Counter[str] = collections.Counter()
 
     def capture(self) -> fx.Graph:
         """Return the graph.
@@ -231,18 +241,22 @@ class CaptureTracer(fx.Tracer):
             CaptureError: tracing failed, or the graph would lose something.
             TypeError: the arguments do not fit the signature of ``forward``.
         """
-        forward = getattr(type(self._model), "forward", None)
+        forward = forward_of(type(self._model))
         if "forward" in self._model.__dict__ or not isinstance(forward, types.FunctionType):
             raise self.error("its forward is not a Python function of its class")
         if self._call is not None:
             inspect.signature(forward).bind(self._model, *self._call[0], **self._call[1])
         try:
-            self.facts.add_module("", self._model)
+            self._note_module("", self._model)
             with _no_profiler(), _observed_reads(self):
                 graph = self.trace(self._model)
         except Exception as error:
+            self._restore_touched(is_complete=False)
             reason = self._reason or f"{_first_line(error)}{_place_of(error)}"
             raise self.error(reason) from error
+        self._builtin_call = (None, None)
+        self._restore_touched(is_complete=True)
+        self._check_texts(graph)
         for name, container, contents in self._containers:
             if container != contents:
                 self.suspect(f"it changes the argument {name!r}")
@@ -266,6 +280,12 @@ class CaptureTracer(fx.Tracer):
         """Stop the trace. The reason stays even where the model's own code catches the error."""
         self.suspect(reason)
         raise _Unsound(reason)
+
+    def text_of(self, proxy: fx.Proxy) -> str:
+        """Return what stands for the text of a traced value, which only an assertion may use."""
+        text = f"<{proxy.node.name}>"
+        self._texts[text] += 1
+        return text
 
     def refuse_question(
         self, frame: types.FrameType, functions: tuple[Any, ...], what: str
@@ -304,6 +324,8 @@ class CaptureTracer(fx.Tracer):
         args_for_root: list[Any] = [self.root]
         kwargs_for_root: dict[str, Any] = {}
         has_default = False
+        # Generated code calls the root by this name, which a submodule may have too.
+        self.graph._graph_namespace.create_name("self", None)
         for parameter in parameters:
             starred = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
             has_default = has_default or (parameter.default is not parameter.empty)
@@ -340,7 +362,7 @@ class CaptureTracer(fx.Tracer):
             or has_hooks(m)
             or has_global_hooks()
             or "forward" in m.__dict__
-            or not isinstance(getattr(type(m), "forward", None), types.FunctionType)
+            or not isinstance(forward_of(type(m)), types.FunctionType)
             or isinstance(m, torch.jit.ScriptModule)
             or getattr(m, "_compiled_call_impl", None) is not None
             or type(m).__module__.startswith("torch._dynamo")
@@ -350,9 +372,7 @@ class CaptureTracer(fx.Tracer):
         """Return the path of ``mod`` from the root."""
         path = self._paths.get(id(mod))
         if path is None:
-            self.refuse(
-                f"it calls a {type(mod).__qualname__} that is not registered as a submodule"
-            )
+            self.refuse(f"it calls a {type(mod).__qualname__} that is not a submodule of the model")
         return path
 
     def call_module(
@@ -370,7 +390,7 @@ class CaptureTracer(fx.Tracer):
         is_leaf = self.is_leaf_module(m, path)
         if not is_leaf:
             self._opened.append((path, m))
-            self.facts.add_module(path, m)
+            self._note_module(path, m)
             forward = self._watched(forward)
         try:
             return super().call_module(m, forward, args, kwargs)
@@ -448,7 +468,7 @@ class CaptureTracer(fx.Tracer):
         if isinstance(a, torch.Tensor):
             return self.create_node("get_attr", self._name_of_tensor(a), (), {})
         if isinstance(a, dict) and cls not in (dict, immutable_dict):
-            if cls is not OrderedDict:
+            if cls is not collections.OrderedDict:
                 self.refuse(f"it makes a {cls.__module__}.{cls.__qualname__}")
             return self.create_node("call_function", cls, (self.create_arg([*a.items()]),), {})
         if isinstance(a, (list, tuple)) and not (
@@ -459,11 +479,36 @@ class CaptureTracer(fx.Tracer):
             self.refuse(f"it makes a {cls.__qualname__}, a dataclass with __post_init__")
         return super().create_arg(a)
 
+    def _check_texts(self, graph: fx.Graph) -> None:
+        """Refuse text of traced values, but in the messages of ``torch._assert``."""
+        if self._texts:
+            asserts = [node for node in graph.nodes if node.target is torch._assert]
+            messages = "".join(str((*node.args, *node.kwargs.values())) for node in asserts)
+            if any(messages.count(text) < count for text, count in self._texts.items()):
+                self.suspect("it makes text of a traced value")
+
+    def _restore_touched(self, *, is_complete: bool) -> None:
+        """Put back what containers held that the call did not make itself."""
+        while self._touched:
+            _, (container, contents) = self._touched.popitem()
+            # References: `container` and the argument; more, where it outlives the call.
+            outlives = sys.getrefcount(container) > 2
+            if outlives or not is_complete:
+                restore_contents(container, contents)
+            if outlives and is_complete:
+                self.suspect(f"it changes a {type(container).__name__} that outlives the call")
+
     # What is noted on the way
+
+    def _note_module(self, path: str, module: nn.Module) -> None:
+        self.facts.add_module(path, module)
+        forward = forward_of(type(module))
+        for default in (*(forward.__defaults__ or ()), *(forward.__kwdefaults__ or {}).values()):
+            self._snapshot.keep(path, "forward", default)
 
     def note_read(self, module: nn.Module, name: str, value: Any) -> None:
         """Attribute ``name`` of ``module`` was read, by ordinary look-up."""
-        if isinstance(value, (nn.Module, torch.Tensor)):
+        if isinstance(value, nn.Module):
             return
         if name not in object.__getattribute__(module, "__dict__"):
             if callable(value) or inspect.getattr_static(type(module), name, None) is not value:
@@ -473,6 +518,19 @@ class CaptureTracer(fx.Tracer):
             self.suspect(f"it reads {name!r} of a module that is not registered as a submodule")
         else:
             self.facts.add_attribute(path, name, value)
+
+    def note_member(self, module: nn.Module, name: str) -> None:
+        """Attribute ``name`` of ``module`` was looked for among its members."""
+        path = self._paths.get(id(module))
+        members = vars(module)
+        if path is None or name in members.get("_modules", {}):
+            return
+        for kind in ("_parameters", "_buffers"):
+            if name in members.get(kind, {}):
+                self.facts.add_member(path, name, members[kind][name])
+                return
+        if type(module).__getattr__ is nn.Module.__getattr__:
+            self.facts.add_absence(path, name)
 
     def note_metadata(self, tensor: Any) -> None:
         """The shape or another property of a real tensor was read."""
@@ -499,8 +557,12 @@ class CaptureTracer(fx.Tracer):
                 origin = self._look_over(code, frame.f_globals)
             if event == "c_call":
                 self._builtin_call = (frame, function)
-                if origin is user and not is_harmless(function):
-                    self._refuse_call(frame, getattr(function, "__qualname__", repr(function)))
+                if origin is user:
+                    if not is_harmless(function):
+                        self._refuse_call(frame, getattr(function, "__qualname__", repr(function)))
+                    owner = getattr(function, "__self__", None)
+                    if isinstance(owner, CONTAINERS) and id(owner) not in self._touched:
+                        self._touched[id(owner)] = (owner, owner.copy())
             elif event != "call":
                 self._builtin_call = (None, None)
             elif origin is stdlib and not is_harmless_stdlib(code):
@@ -534,8 +596,9 @@ class CaptureTracer(fx.Tracer):
                     for attribute in code.co_names:
                         if _is_plain(vars(value).get(attribute, torch)):
                             self.facts.add_attribute_of(value, attribute)
-            elif not callable(value):
+            elif name in namespace:
                 self.facts.add_global(namespace, name)
+                self._snapshot.keep("", name, value)
 
     def _argument(self, name: str, proxy: Any, value: Any) -> Any:
         """Return the argument ``value`` with each tensor in it replaced by a proxy."""
@@ -586,6 +649,8 @@ class CaptureTracer(fx.Tracer):
     def _name_members(self) -> None:
         """Find the paths of all modules and tensors; the graph knows each by its first path."""
         for path, module in self._model.named_modules(remove_duplicate=False):
+            if any("." in name for name in module._modules):
+                self.suspect("one of its submodules has a name with a dot")
             first = self._paths.setdefault(id(module), path)
             if first != path:
                 self._aliases.append((path, first))
@@ -659,9 +724,11 @@ def _observed_reads(tracer: CaptureTracer) -> Iterator[None]:
                 raise
             # What __getattr__ would find, in a tenth of the time.
             child = read(module, "__dict__").get("_modules", {}).get(name)
-            if child is None:
-                raise
-            return child
+            if child is not None:
+                return child
+            if tracer.is_watching and get_ident() == thread:
+                tracer.note_member(module, name)
+            raise
         if tracer.is_watching and name not in _MODULE_INTERNALS and get_ident() == thread:
             tracer.note_read(module, name, value)
         return value
