@@ -13,11 +13,12 @@ import importlib
 import importlib.util
 import inspect
 import json
+import operator
 import os
 import secrets
 import shutil
-import stat
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -44,20 +45,23 @@ INTERRUPTED = 130
 
 MAX_THREADS = 1024
 
-DTYPES = (
-    torch.float32,
-    torch.float64,
-    torch.float16,
-    torch.bfloat16,
-    torch.complex64,
-    torch.complex128,
-    torch.int64,
-    torch.int32,
-    torch.int16,
-    torch.int8,
-    torch.uint8,
-    torch.bool,
-)
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.float32,
+        torch.float64,
+        torch.float16,
+        torch.bfloat16,
+        torch.complex64,
+        torch.complex128,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+        torch.uint8,
+        torch.bool,
+    )
+}
 
 DESCRIPTION = "Run a model, time every node of its forward pass, and print one row a node."
 
@@ -65,20 +69,18 @@ DETAILS = """\
 inputs:
   Floating point and complex inputs are drawn from the standard normal
   distribution, integers from 0 to 9, booleans from both values.
-  A torchvision model has a default input. S is the side of the images that
-  its published weights were evaluated on: 224 for resnet18, 299 for
-  inception_v3.
-    classification   5,3,S,S
+  A torchvision model has a default input:
+    classification   5,3,224,224 (5,3,299,299 for inception_v3)
     segmentation     2,3,520,520
-    video            1,3,16,S,S
-    optical flow     1,3,256,256 and once more
-    detection        3,480,640; the images, one for each --input, go to the
-                     model as one list
+    detection        1,3,480,640
+    video            1,3,16,224,224
+    optical flow     1,3,256,256, twice
   A model of your own needs --input, unless its forward takes no arguments.
 
 torchvision models:
-  They get random weights; nothing is downloaded. The quantized_* models are
-  built in floating point unless --kwargs '{"quantize": true}' is given.
+  They get random weights; nothing is downloaded, unless --kwargs names
+  weights. The quantized_* models are built in floating point unless
+  --kwargs '{"quantize": true}' is given.
 
 examples:
   fx-instrument
@@ -89,7 +91,8 @@ examples:
   fx-instrument --no-sort --format github --output resnet18.md
 
 exit status:
-  0 all went well, 1 the model failed, 2 wrong usage
+  0 all went well, 1 the model failed or the table could not be written,
+  2 wrong usage, 130 interrupted
 """
 
 
@@ -122,10 +125,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             make_parser().parse_args(argv, args)
             run(args)
         finally:
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            print(end="", flush=True)
     except SystemExit:
-        # --help or --version; everything else in here raises a CommandError.
+        # --help or --version; what else ends in here raises a CommandError.
         return 0
     except CommandError as error:
         if args.verbose and error.__cause__ is not None:
@@ -163,11 +165,7 @@ def run(args: argparse.Namespace) -> None:
         specs = args.inputs or subject.default_inputs
         tensors = [spec.make() for spec in specs]
         measured = measure(
-            subject,
-            [tensors] if subject.takes_list else tensors,
-            train=args.train,
-            num_warmup=args.warmup,
-            num_runs=args.runs,
+            subject, tensors, train=args.train, num_warmup=args.warmup, num_runs=args.runs
         )
         title = headline(subject.title, specs, measured, train=args.train)
     table = measured.summary(should_sort=args.sort, top=args.top, tablefmt=args.format)
@@ -204,12 +202,11 @@ class InputSpec:
             )
         if not colon:
             return cls(shape)
-        by_name = {dtype_text(dtype): dtype for dtype in DTYPES}
-        if dtype_name not in by_name:
+        if dtype_name not in DTYPES:
             raise argparse.ArgumentTypeError(
-                f"expected a dtype after the colon, one of {', '.join(by_name)}; got {text!r}"
+                f"expected a dtype after the colon, one of {', '.join(DTYPES)}; got {text!r}"
             )
-        return cls(shape, by_name[dtype_name])
+        return cls(shape, DTYPES[dtype_name])
 
     def make(self) -> torch.Tensor:
         """Return a tensor of random values: normal, or integers from 0 to 9, or booleans.
@@ -229,11 +226,16 @@ class InputSpec:
 
     def __str__(self) -> str:
         sizes = "x".join(str(size) for size in self.shape)
-        return sizes if self.dtype == torch.float32 else f"{sizes} {dtype_text(self.dtype)}"
+        dtype = str(self.dtype).removeprefix("torch.")
+        return sizes if self.dtype == torch.float32 else f"{sizes} {dtype}"
 
 
-def dtype_text(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+TORCHVISION_INPUTS = {
+    "detection": [InputSpec((1, 3, 480, 640))],
+    "segmentation": [InputSpec((2, 3, 520, 520))],
+    "video": [InputSpec((1, 3, 16, 224, 224))],
+    "optical_flow": [InputSpec((1, 3, 256, 256))] * 2,
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -308,7 +310,7 @@ def make_parser() -> Parser:
         metavar="N",
         type=whole_number(0, 2**64 - 1),
         default=0,
-        help="seed of the random weights and inputs (default: %(default)s)",
+        help="seed of torch's random numbers, so of weights and inputs (default: %(default)s)",
     )
 
     of_output = parser.add_argument_group("what is shown")
@@ -336,7 +338,7 @@ def make_parser() -> Parser:
         help="write to FILE, whole or not at all, instead of standard output",
     )
     of_output.add_argument(
-        "--verbose", action="store_true", help="where the model fails, show the traceback"
+        "--verbose", action="store_true", help="show the traceback where something fails"
     )
     of_output.add_argument("--version", action="version", version=f"{PROG} {__version__}")
     return parser
@@ -361,7 +363,7 @@ def whole_number(low: int, high: int | None = None) -> Callable[[str], int]:
 def json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError(
@@ -389,8 +391,7 @@ class Subject:
 
     title: str
     model: nn.Module
-    default_inputs: list[InputSpec]
-    takes_list: bool = False
+    default_inputs: Sequence[InputSpec] = ()
 
 
 def is_own(model: str) -> bool:
@@ -411,13 +412,12 @@ def load_own(args: argparse.Namespace) -> Subject:
             WRONG_USAGE,
         )
     module = import_file(Path(source)) if source.endswith(".py") else import_module(source)
-    target: Any = module
-    for part in name.split("."):
+    with blamed_on_model(f"importing {args.model}"):
         try:
-            target = getattr(target, part)
+            target = operator.attrgetter(name)(module)
         except AttributeError as error:
             raise CommandError(
-                f"{source} has no {name!r}{did_you_mean(part, dir(target))}", WRONG_USAGE
+                f"{source} has no {name!r}{did_you_mean(name, dir(module))}", WRONG_USAGE
             ) from error
     if isinstance(target, nn.Module):
         if args.kwargs:
@@ -434,7 +434,7 @@ def load_own(args: argparse.Namespace) -> Subject:
         )
     if not isinstance(model, nn.Module):
         raise CommandError(
-            f"{args.model} gave {type(model).__name__}, not a torch.nn.Module", FAILURE
+            f"{args.model} gave {type(model).__name__}, not a torch.nn.Module", WRONG_USAGE
         )
     if not args.inputs and not can_be_called_without_arguments(model):
         raise CommandError(
@@ -442,7 +442,7 @@ def load_own(args: argparse.Namespace) -> Subject:
             "as --input 5,3,224,224",
             WRONG_USAGE,
         )
-    return Subject(args.model, model, default_inputs=[])
+    return Subject(args.model, model)
 
 
 def import_module(name: str) -> ModuleType:
@@ -451,14 +451,13 @@ def import_module(name: str) -> ModuleType:
     Raises:
         CommandError: there is none, or it raised.
     """
-    try:
-        with blamed_on_model(f"importing {name}"):
+    with blamed_on_model(f"importing {name}"):
+        try:
             return importlib.import_module(name)
-    except CommandError as error:
-        cause = error.__cause__
-        if isinstance(cause, ModuleNotFoundError) and f"{name}.".startswith(f"{cause.name}."):
-            raise CommandError(f"there is no module {name!r}", WRONG_USAGE) from cause
-        raise
+        except ModuleNotFoundError as error:
+            if f"{name}.".startswith(f"{error.name}."):
+                raise CommandError(f"there is no module {name!r}", WRONG_USAGE) from error
+            raise
 
 
 def import_file(path: Path) -> ModuleType:
@@ -475,12 +474,8 @@ def import_file(path: Path) -> ModuleType:
         raise CommandError(f"cannot import {str(path)!r}", WRONG_USAGE)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    try:
-        with blamed_on_model(f"importing {path}"):
-            spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
+    with blamed_on_model(f"importing {path}"):
+        spec.loader.exec_module(module)
     return module
 
 
@@ -508,46 +503,27 @@ def load_torchvision(args: argparse.Namespace) -> Subject:
             WRONG_USAGE,
         )
     builder = models.get_model_builder(name)
-    # Detection and segmentation models otherwise download the weights of their backbone.
-    weights = {
-        parameter: args.kwargs.get(parameter)
-        for parameter in ("weights", "weights_backbone")
-        if parameter in inspect.signature(builder).parameters
-    }
+    kwargs = dict(args.kwargs)
+    if "weights_backbone" in inspect.signature(builder).parameters:
+        # By default these would be downloaded.
+        kwargs.setdefault("weights_backbone", None)
     with blamed_on_model(f"building {name}"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The default weight init", FutureWarning)
-        model = builder(**{**args.kwargs, **weights})
-    kind = "random" if all(value is None for value in weights.values()) else "pretrained"
-    task, default_inputs = torchvision_inputs(models.get_model_weights(name))
-    return Subject(
-        f"{name} ({kind} weights)", model, default_inputs, takes_list=task == "ObjectDetection"
-    )
+        model = builder(**kwargs)
+    return Subject(name, model, torchvision_inputs(builder.__module__, name))
 
 
-def torchvision_inputs(weights: Iterable[Any]) -> tuple[str, list[InputSpec]]:
-    """Return a model's task and default inputs, as the entries of its weights enum tell them.
-
-    The task is the name of the class in ``torchvision.transforms._presets`` that prepares the
-    model's input. Of several sizes that weights were evaluated at, the smallest is the one that
-    the architecture has without weights.
-    """
-    transforms = [entry.transforms for entry in weights]
-    task: str = getattr(transforms[0], "func", transforms[0]).__name__
-    if task == "ObjectDetection":
-        return task, [InputSpec((3, 480, 640))]
-    if task == "OpticalFlow":
-        return task, [InputSpec((1, 3, 256, 256))] * 2
-    if task == "SemanticSegmentation":
-        return task, [InputSpec((2, 3, 520, 520))]
-    crops = [transform.keywords["crop_size"] for transform in transforms]
-    side = min(crop if isinstance(crop, int) else crop[0] for crop in crops)
-    if task == "VideoClassification":
-        return task, [InputSpec((1, 3, 16, side, side))]
-    return task, [InputSpec((5, 3, side, side))]
+def torchvision_inputs(module_name: str, name: str) -> Sequence[InputSpec]:
+    """Return the default inputs of a torchvision model that ``module_name`` defines."""
+    family = module_name.removeprefix("torchvision.models.").partition(".")[0]
+    if family in TORCHVISION_INPUTS:
+        return TORCHVISION_INPUTS[family]
+    side = 299 if name.endswith("inception_v3") else 224
+    return [InputSpec((5, 3, side, side))]
 
 
 def measure(
-    subject: Subject, inputs: Sequence[Any], *, train: bool, num_warmup: int, num_runs: int
+    subject: Subject, inputs: Sequence[torch.Tensor], *, train: bool, num_warmup: int, num_runs: int
 ) -> Report:
     """Run the model and report the runs after the warm-up.
 
@@ -572,10 +548,7 @@ def measure(
 def headline(title: str, specs: Sequence[InputSpec], measured: Report, *, train: bool) -> str:
     """Return the line above the table."""
     total_ns = measured.total_ns
-    if measured.num_runs > 1:
-        spread = f"standard deviation {milliseconds(total_ns.std(ddof=1))}"
-    else:
-        spread = "standard deviation unknown"
+    spread = milliseconds(total_ns.std(ddof=1)) if measured.num_runs > 1 else "unknown"
     return ", ".join(
         [
             title,
@@ -585,7 +558,7 @@ def headline(title: str, specs: Sequence[InputSpec], measured: Report, *, train:
             counted(torch.get_num_threads(), "thread"),
             counted(measured.num_runs, "run"),
             f"mean total {milliseconds(total_ns.mean())}",
-            spread,
+            f"standard deviation {spread}",
         ]
     )
 
@@ -606,6 +579,8 @@ def blamed_on_model(doing: str) -> Iterator[None]:
     """
     try:
         yield
+    except CommandError:
+        raise
     except (Exception, SystemExit) as error:
         if isinstance(error, FxInstrumentError):
             reason = " ".join(str(error).split())
@@ -642,8 +617,7 @@ def searched_for_imports(model: str) -> Iterator[None]:
     path_before = list(sys.path)
     if is_own(model):
         source = model.rpartition(":")[0]
-        is_file = source.endswith(".py")
-        sys.path.insert(0, str(Path(source).absolute().parent if is_file else Path.cwd()))
+        sys.path.insert(0, str(Path(source).parent) if source.endswith(".py") else "")
     try:
         yield
     finally:
@@ -651,47 +625,45 @@ def searched_for_imports(model: str) -> Iterator[None]:
 
 
 class ProgressBar:
-    """Shows on standard error how far long work is; nothing where that is not a terminal.
+    """Shows on standard error how many runs are done; nothing where that is not a terminal.
 
     Drawn between runs, so its time is not in any of them.
 
     Args:
-        num_steps: what ``show`` counts up to.
-        delay_s: work that is done sooner shows no bar.
+        num_runs: what ``show`` counts up to.
     """
 
     WIDTH = 40
+    INTERVAL_S = 0.1
 
-    def __init__(self, num_steps: int, *, delay_s: float = 1.0) -> None:
-        self.num_steps = num_steps
-        self.next_draw_s = time.monotonic() + delay_s
-        self.is_drawn = False
+    def __init__(self, num_runs: int) -> None:
+        self.num_runs = num_runs
+        self.is_shown = sys.stderr is not None and sys.stderr.isatty()
+        self.next_draw_s = 0.0
 
     def __enter__(self) -> ProgressBar:
+        self.show(0)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        if self.is_drawn:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+        if self.is_shown:
+            print("\r" + " " * len(self.text(self.num_runs)) + "\r", end="", file=sys.stderr)
 
     def show(self, num_done: int) -> None:
-        if time.monotonic() < self.next_draw_s or sys.stderr is None or not sys.stderr.isatty():
-            return
-        filled = self.WIDTH * num_done // self.num_steps
+        if self.is_shown and time.monotonic() >= self.next_draw_s:
+            print("\r" + self.text(num_done), end="", file=sys.stderr, flush=True)
+            self.next_draw_s = time.monotonic() + self.INTERVAL_S
+
+    def text(self, num_done: int) -> str:
+        filled = self.WIDTH * num_done // self.num_runs
         bar = "#" * filled + "-" * (self.WIDTH - filled)
-        sys.stderr.write(f"\r[{bar}] {num_done} of {self.num_steps} runs")
-        sys.stderr.flush()
-        self.is_drawn = True
-        self.next_draw_s = time.monotonic() + 0.1
+        return f"[{bar}] {num_done} of {self.num_runs} runs"
 
 
 def print_text(text: str) -> None:
     """Print, with a question mark for what the encoding of standard output does not have."""
-    if sys.stdout is None:
-        return
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding), end="")
 
 
 def discard_standard_output() -> None:
@@ -706,23 +678,17 @@ def check_output(path: Path) -> None:
     Raises:
         CommandError: it cannot.
     """
+    target = Path(os.path.realpath(path))
     try:
-        is_regular = stat.S_ISREG(path.stat().st_mode)
-    except FileNotFoundError:
-        is_regular = True
+        if target.exists():
+            if not target.is_file():
+                raise CommandError(
+                    f"cannot write {str(path)!r}: it is not a regular file", WRONG_USAGE
+                )
+            target.open("r+b").close()
+        tempfile.TemporaryFile(dir=target.parent).close()
     except OSError as error:
         raise CommandError(f"cannot write {str(path)!r}: {error.strerror}", WRONG_USAGE) from error
-    if not is_regular:
-        raise CommandError(f"cannot write {str(path)!r}: it is not a regular file", WRONG_USAGE)
-    directory = Path(os.path.realpath(path)).parent
-    if not directory.is_dir():
-        raise CommandError(
-            f"cannot write {str(path)!r}: there is no directory {str(directory)!r}", WRONG_USAGE
-        )
-    if not os.access(directory, os.W_OK | os.X_OK):
-        raise CommandError(
-            f"cannot write {str(path)!r}: no permission in {str(directory)!r}", WRONG_USAGE
-        )
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -249,12 +249,13 @@ def _view(model: nn.Module, graph: fx.Graph, extra: Mapping[str, Any]) -> fx.Gra
     """Return a timed GraphModule that shares the parameters and submodules of ``model``."""
     graph_module = fx.GraphModule(nn.Module(), fx.Graph(), class_name=type(model).__name__)
     make_timed(graph_module)
+    # Before the submodules are there, as it would compile those anew that are GraphModules.
+    graph_module.graph = graph
     for name in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "training"):
         graph_module.__dict__[name] = model.__dict__[name]
     plain = {str(node.target).partition(".")[0] for node in graph.nodes if node.op == "get_attr"}
     graph_module.__dict__.update({n: model.__dict__[n] for n in plain if n in model.__dict__})
     graph_module.__dict__.update(extra)
-    graph_module.graph = graph
     return graph_module
 
 

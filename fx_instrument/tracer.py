@@ -72,6 +72,7 @@ _MODULE_INTERNALS = frozenset({*vars(nn.Module()), *dir(nn.Module)}) - {"trainin
 
 _PLAIN_DEFAULTS = (bool, int, str)
 
+_TRACE_FILE = inspect.getfile(fx.Tracer)
 _TRACING_FILES = (
     __file__,
     os.path.dirname(fx.__file__) + os.sep,
@@ -596,7 +597,7 @@ class CaptureTracer(fx.Tracer):
                     for attribute in code.co_names:
                         if _is_plain(vars(value).get(attribute, torch)):
                             self.facts.add_attribute_of(value, attribute)
-            elif name in namespace:
+            elif name in namespace and not _is_wrapper(value):
                 self.facts.add_global(namespace, name)
                 self._snapshot.keep("", name, value)
 
@@ -673,6 +674,12 @@ class CaptureTracer(fx.Tracer):
 
 def _is_plain(value: Any) -> bool:
     return isinstance(value, (bool, int, float, str, type(None), tuple, list, dict, set))
+
+
+def _is_wrapper(value: Any) -> bool:
+    """Whether ``value`` is what a trace puts in the place of a function meanwhile."""
+    code = getattr(value, "__code__", None)
+    return isinstance(code, types.CodeType) and code.co_filename == _TRACE_FILE
 
 
 def _plain_default(parameter: inspect.Parameter) -> Any:
