@@ -73,5 +73,6 @@ def capture(
         finally:
             change = snapshot.restore()
         if change is not None:
-            raise tracer.error(change)
+            path, reason = change
+            raise tracer.error(reason, path)
         return Capture(graph, tracer.facts.compile(), tracer.constants)

@@ -1,4 +1,4 @@
-"""The state that a capture must leave as it found it: module attributes and random streams."""
+"""The state that a capture must leave as it found it: of modules, random streams and modes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PLAIN = (bool, int, float, str, tuple, type(None), torch.nn.Parameter, torch.Te
 
 
 class Snapshot:
-    """What each module of ``model`` holds, the contents of its containers, the random states.
+    """What each module of ``model`` holds, the contents of its containers, and global states.
 
     Values of tensors are not copied: nothing computes on real tensors while a graph is captured.
     """
@@ -40,7 +40,7 @@ class Snapshot:
                     self._empty.append((path, name, value))
                 elif type(value) not in _PLAIN:
                     self.keep(path, name, value)
-        self._random_states = {kind: get() for kind, (get, _) in _RANDOM_STREAMS.items()}
+        self._global_states = {reason: get() for reason, (get, _) in _GLOBAL_STATES.items()}
 
     def keep(self, path: str, name: str, value: Any, depth: int = 0) -> None:
         """Keep what ``value`` holds, if it is a container or an object with attributes.
@@ -61,9 +61,13 @@ class Snapshot:
                 for item in list(value.values() if isinstance(value, dict) else value):
                     self.keep(path, name, item, depth + 1)
 
-    def restore(self) -> str | None:
-        """Put everything back, in the same objects; return what had changed, in words."""
-        changes: list[str] = []
+    def restore(self) -> tuple[str, str] | None:
+        """Put everything back, in the same objects.
+
+        Returns:
+            The path of a module whose forward had changed something, and what, in words.
+        """
+        changes: list[tuple[str, str]] = []
         for path, (module, attributes) in self._attributes.items():
             known = module.__dict__
             if not _is_same(known, attributes):
@@ -72,21 +76,21 @@ class Snapshot:
                     for key in (*attributes, *known)
                     if known.get(key, self) is not attributes.get(key, self)
                 )
-                changes.append(f"its forward sets the attribute {_dotted(path, changed)!r}")
+                changes.append((path, f"it sets its attribute {changed!r}"))
                 known.clear()
                 known.update(attributes)
         for path, name, container, contents in self._containers.values():
             if not _is_same(container, contents):
-                changes.append(f"its forward changes the contents of {_dotted(path, name)!r}")
+                changes.append((path, f"it changes the contents of {name!r}"))
                 restore_contents(container, contents)
         for path, name, container in self._empty:
             if container:
-                changes.append(f"its forward changes the contents of {_dotted(path, name)!r}")
+                changes.append((path, f"it changes the contents of {name!r}"))
                 container.clear()
-        for kind, (get_state, set_state) in _RANDOM_STREAMS.items():
-            if get_state() != self._random_states[kind]:
-                changes.append(f"its forward draws random numbers from {kind}")
-                set_state(self._random_states[kind])
+        for reason, (get_state, set_state) in _GLOBAL_STATES.items():
+            if get_state() != self._global_states[reason]:
+                changes.append(("", reason))
+                set_state(self._global_states[reason])
         return changes[0] if changes else None
 
 
@@ -102,10 +106,6 @@ def _has_attributes(value: Any) -> bool:
     return isinstance(getattr(value, "__dict__", None), dict) and not isinstance(
         value, (nn.Module, torch.Tensor, type, types.FunctionType, types.ModuleType)
     )
-
-
-def _dotted(module: str, attribute: str) -> str:
-    return f"{module}.{attribute}" if module else attribute
 
 
 def _is_same(container: Any, contents: Any) -> bool:
@@ -139,8 +139,15 @@ def _set_numpy_state(state: tuple[Any, ...]) -> None:
     np.random.set_state((name, np.frombuffer(keys, dtype=np.uint32), *rest))
 
 
-_RANDOM_STREAMS: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
-    "torch": (_torch_state, _set_torch_state),
-    "random": (random.getstate, random.setstate),
-    "numpy.random": (_numpy_state, _set_numpy_state),
+# How to get and to set a state of the process or the thread, by what it means if it changes.
+_GLOBAL_STATES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "it draws random numbers from torch": (_torch_state, _set_torch_state),
+    "it draws random numbers from random": (random.getstate, random.setstate),
+    "it draws random numbers from numpy.random": (_numpy_state, _set_numpy_state),
+    "it changes the grad mode": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "it changes the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "it changes autocast": (
+        lambda: torch.is_autocast_enabled("cpu"),
+        lambda is_enabled: torch.set_autocast_enabled("cpu", is_enabled),
+    ),
 }

@@ -30,7 +30,7 @@ _UNSOUND_TORCH_CODE = {
     ("autograd/function.py", "vmap"): "a custom torch.autograd.Function",
     ("utils/checkpoint.py", "checkpoint"): "activation checkpointing",
     ("utils/checkpoint.py", "checkpoint_sequential"): "activation checkpointing",
-    ("_dynamo/eval_frame.py", None): "a function compiled with torch.compile",
+    ("_dynamo/eval_frame.py", None): "a function that torch.compile compiles or leaves out",
     ("_functorch/apis.py", None): "a torch.func transform",
     ("_functorch/eager_transforms.py", None): "a torch.func transform",
 }

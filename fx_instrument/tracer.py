@@ -67,15 +67,32 @@ _VALUE_READS = frozenset(
     }
 )  # fmt: skip
 
+# They change a mode of the thread; a node that is made meanwhile is refused.
+_MODE_SETTERS = ("_set_", "set_", "_enter_autocast", "_exit_autocast")
+
+# The methods by which a container is changed.
+_MUTATORS = frozenset(
+    {
+        "__delitem__", "__iadd__", "__ior__", "__setitem__", "add", "append", "appendleft", "clear",
+        "difference_update", "discard", "extend", "extendleft", "insert", "intersection_update",
+        "move_to_end", "pop", "popitem", "popleft", "remove", "reverse", "rotate", "setdefault",
+        "sort", "symmetric_difference_update", "update",
+    }
+)  # fmt: skip
+
 # What nn.Module keeps for itself, and its methods; reading it is no fact of its own.
 _MODULE_INTERNALS = frozenset({*vars(nn.Module()), *dir(nn.Module)}) - {"training"}
 
 _PLAIN_DEFAULTS = (bool, int, str)
 
+# A local variable, and the argument of sys.getrefcount().
+_NUM_OWN_REFERENCES = 2
+
 _TRACE_FILE = inspect.getfile(fx.Tracer)
 _TRACING_FILES = (
-    __file__,
+    os.path.dirname(__file__) + os.sep,
     os.path.dirname(fx.__file__) + os.sep,
+    inspect.getfile(nn.Module),
     torch.overrides.__file__,
     torch.utils._pytree.__file__,
 )
@@ -108,9 +125,18 @@ class _Proxy(fx.Proxy):
     def __class__(self) -> type:  # type: ignore[override]
         # It is read where isinstance() asks for another class than the proxy's own.
         frame = sys._getframe(1)
-        self.tracer.refuse_question(frame, (isinstance,), "for the class")
-        if _opname(frame).startswith("LOAD_ATTR") and not _is_tracing_code(frame.f_code):
-            self.tracer.refuse("it asks for the class of a traced value")
+        if frame.f_code.co_name == "__instancecheck__" and frame.f_back is not None:
+            frame = frame.f_back
+        if not _is_tracing_code(frame.f_code):
+            self.tracer.refuse_question(frame, (isinstance,), "for the class")
+            # The calls that code of torch makes are not observed.
+            is_torch = origin_of(frame.f_code.co_filename) is Origin.TRUSTED
+            asks = is_torch and "isinstance" in frame.f_code.co_names
+            if asks or _opname(frame).startswith("LOAD_ATTR"):
+                name = frame.f_code.co_name
+                self.tracer.refuse(
+                    f"it asks for the class of a traced value, by {name}() ({_place_in(frame)})"
+                )
         return type(self)
 
     def __repr__(self) -> str:
@@ -177,7 +203,7 @@ class _RealCalls(TorchFunctionMode):
                 return tracer.create_proxy("call_function", getattr, (args[0], name), {})
         elif name in _VALUE_READS:
             tracer.refuse(f"it reads the value of a tensor, by {name}()")
-        elif func is torch._assert:
+        elif func is torch._assert or name.startswith(_MODE_SETTERS):
             return func(*args, **kwargs)
         elif not is_method:
             hint = tracer.graph._target_to_str(name)
@@ -232,8 +258,9 @@ class CaptureTracer(fx.Tracer):
         self._aliases: list[tuple[str, str]] = []
         self._name_members()
         self._containers: list[tuple[str, Any, Any]] = []
-        self._touched: dict[int, tuple[Any, Any]] = {}
-        self._texts: collections.Counter[str] = collections.Counter()
+        self._touched: dict[int, tuple[str, Any, Any]] = {}
+        self._importing: types.FrameType | None = None
+        self._texts: list[tuple[str, str]] = []
 
     def capture(self) -> fx.Graph:
         """Return the graph.
@@ -267,9 +294,12 @@ class CaptureTracer(fx.Tracer):
         self._note_aliases(graph)
         return graph
 
-    def error(self, reason: str) -> CaptureError:
-        """Return the error that says why the module in question cannot be opened."""
-        path, module = self._failed or self._opened[-1]
+    def error(self, reason: str, path: str | None = None) -> CaptureError:
+        """Return the error that says why a module, that at ``path`` if known, cannot be opened."""
+        if path is not None:
+            module = self._model.get_submodule(path)
+        else:
+            path, module = self._failed or self._opened[-1]
         cls = type(module).__qualname__
         where = f"module {path!r} ({cls})" if path else f"the model ({cls})"
         return CaptureError(
@@ -285,7 +315,7 @@ class CaptureTracer(fx.Tracer):
     def text_of(self, proxy: fx.Proxy) -> str:
         """Return what stands for the text of a traced value, which only an assertion may use."""
         text = f"<{proxy.node.name}>"
-        self._texts[text] += 1
+        self._texts.append((text, self._opened[-1][0]))
         return text
 
     def refuse_question(
@@ -298,12 +328,14 @@ class CaptureTracer(fx.Tracer):
         caller, function = self._builtin_call
         if caller is frame and function in functions and not _is_tracing_code(frame.f_code):
             name = function.__name__
-            line = f'File "{frame.f_code.co_filename}", line {frame.f_lineno}'
-            self.refuse(f"it asks by {name}() {what} of a traced value ({line})")
+            self.refuse(f"it asks by {name}() {what} of a traced value ({_place_in(frame)})")
 
-    def suspect(self, reason: str) -> None:
-        """Refuse the trace once it has ended."""
-        self._reason = self._reason or reason
+    def suspect(self, reason: str, path: str | None = None) -> None:
+        """Refuse the trace once it has ended, for what the module at ``path`` does."""
+        if self._reason is None:
+            self._reason = reason
+            if path is not None:
+                self._failed = path, self._model.get_submodule(path)
         self._failed = self._failed or self._opened[-1]
 
     # What torch.fx asks of a tracer
@@ -485,19 +517,28 @@ class CaptureTracer(fx.Tracer):
         if self._texts:
             asserts = [node for node in graph.nodes if node.target is torch._assert]
             messages = "".join(str((*node.args, *node.kwargs.values())) for node in asserts)
-            if any(messages.count(text) < count for text, count in self._texts.items()):
-                self.suspect("it makes text of a traced value")
+            for text, path in self._texts:
+                if messages.count(text) < sum(text == other for other, _ in self._texts):
+                    self.suspect("it makes text of a traced value", path)
 
     def _restore_touched(self, *, is_complete: bool) -> None:
         """Put back what containers held that the call did not make itself."""
-        while self._touched:
-            _, (container, contents) = self._touched.popitem()
-            # References: `container` and the argument; more, where it outlives the call.
-            outlives = sys.getrefcount(container) > 2
-            if outlives or not is_complete:
+        if not is_complete:
+            for _, container, contents in self._touched.values():
                 restore_contents(container, contents)
-            if outlives and is_complete:
-                self.suspect(f"it changes a {type(container).__name__} that outlives the call")
+            return
+        # One that only this table and the loop refer to was the call's own; others may be in it.
+        num_left = len(self._touched) + 1
+        while num_left > len(self._touched):
+            num_left = len(self._touched)
+            for key in [*self._touched]:
+                path, container, contents = self._touched.pop(key)
+                if sys.getrefcount(container) > _NUM_OWN_REFERENCES:
+                    self._touched[key] = (path, container, contents)
+                del container, contents
+        for path, container, contents in self._touched.values():
+            restore_contents(container, contents)
+            self.suspect(f"it changes a {type(container).__name__} that outlives the call", path)
 
     # What is noted on the way
 
@@ -514,6 +555,8 @@ class CaptureTracer(fx.Tracer):
         if name not in object.__getattribute__(module, "__dict__"):
             if callable(value) or inspect.getattr_static(type(module), name, None) is not value:
                 return  # a method, or computed: what it reads is noted of its own
+        if type(value).__module__.partition(".")[0] == "numpy" and hasattr(value, "bit_generator"):
+            self.refuse(f"it has a random generator of numpy, {name!r}")
         path = self._paths.get(id(module))
         if path is None:
             self.suspect(f"it reads {name!r} of a module that is not registered as a submodule")
@@ -554,16 +597,23 @@ class CaptureTracer(fx.Tracer):
             origin = origins.get(id(code))
             if origin is trusted:
                 return
+            if self._importing is not None:
+                if event == "return" and frame is self._importing:
+                    self._importing = None
+                return
             if origin is None:
-                origin = self._look_over(code, frame.f_globals)
-            if event == "c_call":
+                origin = self._look_over(frame)
+            if event == "call" and code.co_filename == "<frozen importlib._bootstrap>":
+                self._importing = frame
+            elif event == "c_call":
                 self._builtin_call = (frame, function)
                 if origin is user:
                     if not is_harmless(function):
                         self._refuse_call(frame, getattr(function, "__qualname__", repr(function)))
                     owner = getattr(function, "__self__", None)
-                    if isinstance(owner, CONTAINERS) and id(owner) not in self._touched:
-                        self._touched[id(owner)] = (owner, owner.copy())
+                    if isinstance(owner, CONTAINERS) and function.__name__ in _MUTATORS:
+                        path = self._opened[-1][0]
+                        self._touched.setdefault(id(owner), (path, owner, owner.copy()))
             elif event != "call":
                 self._builtin_call = (None, None)
             elif origin is stdlib and not is_harmless_stdlib(code):
@@ -574,25 +624,28 @@ class CaptureTracer(fx.Tracer):
         return observe
 
     def _refuse_call(self, caller: types.FrameType, name: str) -> NoReturn:
-        line = f'File "{caller.f_code.co_filename}", line {caller.f_lineno}'
-        self.refuse(f"it calls {name}(), which a graph does not keep ({line})")
+        self.refuse(f"it calls {name}(), which a graph does not keep ({_place_in(caller)})")
 
-    def _look_over(self, code: types.CodeType, namespace: dict[str, Any]) -> Origin:
+    def _look_over(self, frame: types.FrameType) -> Origin:
+        code = frame.f_code
         origin = self._origins[id(code)] = origin_of(code.co_filename)
         self._seen_code.append(code)
         reason = unsound_reason(code)
         if reason is not None:
-            self.refuse(f"it has {reason}")
+            place = "" if origin is Origin.USER else f" ({_place_in(frame)})"
+            self.refuse(f"it has {reason}{place}")
         if origin is Origin.USER:
             if asks_for_modes(code):
                 self.facts.add_ambient(ambient_state())
-            self._note_globals(code, namespace)
+            self._note_globals(code, frame.f_globals)
         return origin
 
     def _note_globals(self, code: types.CodeType, namespace: dict[str, Any]) -> None:
         for name in code.co_names:
             value = namespace.get(name, torch)
             if isinstance(value, (types.ModuleType, type)):
+                if value.__name__ == "numpy" and "random" in code.co_names:
+                    self.refuse("it uses numpy.random")
                 if not value.__name__.startswith("torch."):
                     for attribute in code.co_names:
                         if _is_plain(vars(value).get(attribute, torch)):
@@ -693,6 +746,15 @@ def _plain_default(parameter: inspect.Parameter) -> Any:
 def _first_line(error: BaseException) -> str:
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0]
+
+
+def _place_in(frame: types.FrameType) -> str:
+    """Return the line of the model's code that ``frame`` stands in or was called from."""
+    inner: types.FrameType | None = frame
+    while inner is not None and origin_of(inner.f_code.co_filename) is not Origin.USER:
+        inner = inner.f_back
+    inner = inner or frame
+    return f'File "{inner.f_code.co_filename}", line {inner.f_lineno}'
 
 
 def _place_of(error: BaseException) -> str:
