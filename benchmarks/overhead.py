@@ -124,7 +124,13 @@ class Comparison:
 
     def table(self) -> str:
         """Return the table of this model."""
-        headers = ("Subject", "Time a call (µs)", "Added a node (ns)", "Over plain", "In clock reads")
+        headers = (
+            "Subject",
+            "Time a call (µs)",
+            "Added a node (ns)",
+            "Over plain",
+            "In clock reads",
+        )
         rows = [self._row(name) for name in subjects.ARM_NAMES]
         return tabulate(
             rows,
@@ -306,9 +312,7 @@ def _run(names: Sequence[str], settings: Settings, json_path: Path | None) -> in
         if name in names:
             comparisons[name] = compare(name, settings)
             print(f"\n{comparisons[name].heading()}\n\n{comparisons[name].table()}", flush=True)
-    traced = {
-        name: time_tracing(name, settings) for name in subjects.TRACED if name in names
-    }
+    traced = {name: time_tracing(name, settings) for name in subjects.TRACED if name in names}
     if traced:
         print(f"\nInstrumenting against tracing only\n\n{_trace_table(traced)}")
     found = figures(comparisons, traced)

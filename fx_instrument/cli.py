@@ -130,9 +130,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         # --help or --version; what else ends in here raises a CommandError.
         return 0
     except CommandError as error:
-        if args.verbose and error.__cause__ is not None:
+        has_traceback = error.__cause__ is not None
+        if args.verbose and has_traceback:
             traceback.print_exception(error.__cause__)
         print(f"{PROG}: error: {error}", file=sys.stderr)
+        if error.exit_status == FAILURE and has_traceback and not args.verbose:
+            print("--verbose shows the traceback", file=sys.stderr)
         return error.exit_status
     except BrokenPipeError:
         # The reader has seen enough, as `head` has.
@@ -548,7 +551,7 @@ def measure(
 def headline(title: str, specs: Sequence[InputSpec], measured: Report, *, train: bool) -> str:
     """Return the line above the table."""
     total_ns = measured.total_ns
-    spread = milliseconds(total_ns.std(ddof=1)) if measured.num_runs > 1 else "unknown"
+    spread = time_text(total_ns.std(ddof=1)) if measured.num_runs > 1 else "unknown"
     return ", ".join(
         [
             title,
@@ -557,14 +560,14 @@ def headline(title: str, specs: Sequence[InputSpec], measured: Report, *, train:
             f"torch {torch.__version__}",
             counted(torch.get_num_threads(), "thread"),
             counted(measured.num_runs, "run"),
-            f"mean total {milliseconds(total_ns.mean())}",
+            f"mean total {time_text(total_ns.mean())}",
             f"standard deviation {spread}",
         ]
     )
 
 
-def milliseconds(time_ns: float) -> str:
-    return f"{time_ns / 1e6:.3f} ms"
+def time_text(time_ns: float) -> str:
+    return f"{time_ns / 1e6:.3f} ms" if time_ns >= 1e6 else f"{time_ns / 1e3:.3f} us"
 
 
 def counted(number: int, noun: str) -> str:
@@ -586,9 +589,7 @@ def blamed_on_model(doing: str) -> Iterator[None]:
             reason = " ".join(str(error).split())
         else:
             reason = f"{type(error).__name__}: {first_line(error)}"
-        raise CommandError(
-            f"{doing} failed: {reason}\n--verbose shows the traceback", FAILURE
-        ) from error
+        raise CommandError(f"{doing} failed: {reason}", FAILURE) from error
 
 
 def first_line(error: BaseException) -> str:

@@ -13,6 +13,7 @@ from torch import fx
 from torch.fx.passes.infra.pass_base import PassBase, PassResult
 
 from .clock import DEFAULT_CLOCK, Clock
+from .packing import PackedGraph, pack_graph, unpack_graph
 from .recorder import Recorder, commit
 
 __all__ = [
@@ -113,30 +114,50 @@ def recorder_name(graph: fx.Graph) -> str:
 class TimedGraphModule(fx.GraphModule):
     """A :class:`torch.fx.GraphModule` whose graph is timed, and stays so through pickling.
 
-    ``GraphModule`` is unpickled by tracing its code again, where clock readings would run and
-    vanish. So this one is pickled as the graph without readings, and timed again when loaded,
-    with no runs recorded.
+    ``GraphModule`` is unpickled by tracing its code again, where clock readings, and all else
+    without a traced argument, would run and vanish. So this one is pickled node by node, without
+    readings, and timed again when loaded, with no runs recorded.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
-        name = recorder_name(self.graph)
+        if not is_timed(self.graph):
+            return super().__reduce__()
+        recorder = recorder_name(self.graph)
         clock = next(n.target for n in self.graph.nodes if is_inserted(n) and n.op != "get_attr")
         base = next(cls for cls in type(self).__mro__ if not issubclass(cls, TimedGraphModule))
-        untimed = base.__new__(base)
-        state = {key: value for key, value in self.__dict__.items() if key != name}
-        state["_modules"] = {key: value for key, value in self._modules.items() if key != name}
-        untimed.__dict__ = state
-        type(untimed).__name__ = type(self).__name__
-        untimed.graph = untimed_copy(self.graph)
-        return _time_again, (untimed, clock)
+        state = {name: value for name, value in self.__dict__.items() if name not in _GENERATED}
+        for name in ("_modules", recorder):
+            state.pop(name, None)
+        modules = {name: child for name, child in self._modules.items() if name != recorder}
+        packed = pack_graph(untimed_copy(self.graph))
+        return _load_timed, (base, type(self).__name__, state, modules, packed, clock)
 
 
-def _time_again(graph_module: fx.GraphModule, clock: Clock) -> torch.nn.Module:
-    return cast(torch.nn.Module, TimestampPass(clock)(graph_module).graph_module)
+# What a GraphModule makes of its graph.
+_GENERATED = frozenset({"_graph", "_code", "_lineno_map", "_prologue_start"})
+
+
+def _load_timed(
+    base: type[fx.GraphModule],
+    class_name: str,
+    state: dict[str, Any],
+    modules: dict[str, torch.nn.Module],
+    packed: PackedGraph,
+    clock: Clock,
+) -> torch.nn.Module:
+    graph_module = base.__new__(base)
+    type(graph_module).__name__ = class_name
+    graph_module.__dict__.update(state, _modules={})
+    graph_module.graph = unpack_graph(packed)
+    graph_module._modules.update(modules)
+    TimestampPass(clock).call(graph_module)
+    return graph_module
 
 
 def make_timed(graph_module: fx.GraphModule) -> None:
     """Turn ``graph_module``, in place, into a :class:`TimedGraphModule` of its own class."""
+    if isinstance(graph_module, TimedGraphModule):
+        return
     generated = type(graph_module)
     base = next(c for c in generated.__mro__ if c.__qualname__.split(".")[-1] != "GraphModuleImpl")
     timed: type = TimedGraphModule
@@ -169,6 +190,9 @@ class TimestampPass(PassBase):
         """Time ``graph_module`` in place; ``modified`` is False where it was timed before."""
         if is_timed(graph_module.graph):
             return PassResult(graph_module, False)
+        if graph_module.graph.owning_module is not graph_module:
+            # Another module runs this graph, too.
+            graph_module.graph = copy.deepcopy(graph_module.graph)
         name = "_timestamp_recorder"
         while hasattr(graph_module, name):
             name += "_"
@@ -176,5 +200,4 @@ class TimestampPass(PassBase):
         make_timed(graph_module)
         graph_module.add_module(name, Recorder(num_readings))
         graph_module.recompile()
-        graph_module.graph.lint()
         return PassResult(graph_module, True)

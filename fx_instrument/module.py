@@ -25,7 +25,7 @@ import torch
 from torch import fx, nn
 from torch.fx.graph import CodeGen
 
-from .arguments import call_key
+from .arguments import call_key, kind_of
 from .capture import Capture, capture
 from .clock import DEFAULT_CLOCK, Clock, clock_cost_ns
 from .errors import CaptureError, NotAModuleError
@@ -45,18 +45,17 @@ MAX_VARIANTS = 64
 
 @dataclass(frozen=True)
 class _Variant:
-    """One graph of the model, timed and compiled, and where its runs are recorded."""
+    """One graph of the model, timed and compiled, and where its runs are recorded.
+
+    The nodes are those that were timed, whatever is made of the graph later on.
+    """
 
     graph_module: fx.GraphModule
     run: Callable[..., Any]
     holds: Callable[[nn.Module], bool]
     recorder: Recorder
-
-    def rows(self) -> tuple[NodeRow, ...]:
-        return tuple(_row_of(node) for node in self.nodes())
-
-    def nodes(self) -> list[fx.Node]:
-        return [node for node in self.graph_module.graph.nodes if not is_inserted(node)]
+    nodes: tuple[fx.Node, ...]
+    rows: tuple[NodeRow, ...]
 
 
 def _row_of(node: fx.Node) -> NodeRow:
@@ -138,7 +137,7 @@ class _Instrumentation:
         except TypeError:
             return None
         arguments = dict(list(bound.arguments.items())[1:])
-        binding = _binding_key({name: call_key((arg,), {})[0] for name, arg in arguments.items()})
+        binding = _binding_key({name: kind_of(value) for name, value in arguments.items()})
         variants = self._by_binding.setdefault(binding, [])
         self._by_call[key] = variants
         variant = next((variant for variant in variants if variant.holds(module)), None)
@@ -170,8 +169,10 @@ class _Instrumentation:
         for attribute, value in {name: recorder, **constants}.items():
             setattr(self.timed_class, attribute, value)
         graph_module = _view(self.model, graph, {name: recorder, **constants})
-        forward = cast(Callable[..., Any], type(graph_module).forward)
-        variant = _Variant(graph_module, forward, found.holds, recorder)
+        forward = type(graph_module).forward
+        nodes = tuple(node for node in graph.nodes if not is_inserted(node))
+        rows = tuple(map(_row_of, nodes))
+        variant = _Variant(graph_module, forward, found.holds, recorder, nodes, rows)
         self._variants.append(variant)
         self._by_binding.setdefault(binding, []).append(variant)
         return variant
@@ -190,7 +191,7 @@ class _Instrumentation:
             )  # fmt: skip
 
     def _recording_of(self, variant: _Variant) -> Recording:
-        rows, readings_ns = variant.rows(), variant.recorder.readings_ns()
+        rows, readings_ns = variant.rows, variant.recorder.readings_ns()
         has_run = torch.ones(len(readings_ns), len(rows), dtype=torch.bool).numpy()
         return Recording(
             rows=rows,
@@ -207,7 +208,7 @@ class _Instrumentation:
         with self._lock:
             for variant in self._variants or [self.current]:
                 node_ns = self._recording_of(variant).node_ns
-                for node, column in zip(variant.nodes(), node_ns.T, strict=True):
+                for node, column in zip(variant.nodes, node_ns.T, strict=True):
                     runtimes[node] = (column / 1e9).tolist()
         return runtimes
 

@@ -57,6 +57,10 @@ class Recording:
     clock_ns: float
     environment: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.readings_ns.setflags(write=False)
+        self.has_run.setflags(write=False)
+
     @property
     def is_timed(self) -> npt.NDArray[np.bool_]:
         """Which rows have a time of their own: ``bool``, shape ``(num_rows,)``."""

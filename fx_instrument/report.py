@@ -31,7 +31,7 @@ class Report:
 
     Attributes:
         recording: the :class:`~fx_instrument.recording.Recording` it was made from.
-        nodes: the node table, a record array of shape ``(num_nodes,)`` in execution order with
+        nodes: the node table, a structured array of shape ``(num_nodes,)`` in execution order with
             the fields ``name``, ``op``, ``target`` and ``module`` (text).
         readings_ns: ``int64``, shape ``(num_runs, num_timed_nodes + 1)``: the clock before the
             first timed node and after each.
@@ -55,11 +55,15 @@ class Report:
         self.has_run = recording.has_run
         self.node_ns = recording.node_ns
         self.total_ns: npt.NDArray[np.int64] = self.readings_ns[:, -1] - self.readings_ns[:, 0]
-        columns = [[row[i] for row in recording.rows] for i in range(4)]
-        self.nodes = np.rec.fromarrays(
-            [np.array(column, dtype=np.str_) for column in columns],
-            names=["name", "op", "target", "module"],
+        columns = {
+            field: np.array([getattr(row, field) for row in recording.rows], dtype=np.str_)
+            for field in ("name", "op", "target", "module")
+        }
+        self.nodes = np.empty(
+            len(recording.rows), [(field, column.dtype) for field, column in columns.items()]
         )
+        for field, column in columns.items():
+            self.nodes[field] = column
 
     @property
     def num_runs(self) -> int:
@@ -109,7 +113,12 @@ class Report:
             should_sort: longest first; otherwise in execution order.
             top: show only so many rows, the first ones.
             tablefmt: any format that ``tabulate`` knows.
+
+        Raises:
+            ValueError: ``top`` is negative.
         """
+        if top is not None and top < 0:
+            raise ValueError(f"top is the number of rows to show, from 0, got {top!r}")
         order: Sequence[int] = range(len(self.nodes))
         mean_ns = self.mean_ns
         if should_sort:
@@ -123,7 +132,7 @@ class Report:
             rows,
             headers=COLUMNS,
             tablefmt=tablefmt,
-            disable_numparse=[0, 1],
+            disable_numparse=[0, 1] if rows else True,
             missingval="unknown",
         )
 

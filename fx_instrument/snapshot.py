@@ -1,15 +1,13 @@
-"""The state that a capture must leave as it found it: of modules, random streams and modes."""
+"""The state that a capture must leave as it found it: of modules, containers and modes."""
 
 from __future__ import annotations
 
 import collections
 import operator
-import random
 import types
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -22,7 +20,7 @@ _PLAIN = (bool, int, float, str, tuple, type(None), torch.nn.Parameter, torch.Te
 
 
 class Snapshot:
-    """What each module of ``model`` holds, the contents of its containers, and global states.
+    """What each module of ``model`` holds, the contents of its containers, and torch's modes.
 
     Values of tensors are not copied: nothing computes on real tensors while a graph is captured.
     """
@@ -40,7 +38,7 @@ class Snapshot:
                     self._empty.append((path, name, value))
                 elif type(value) not in _PLAIN:
                     self.keep(path, name, value)
-        self._global_states = {reason: get() for reason, (get, _) in _GLOBAL_STATES.items()}
+        self._modes = {reason: get() for reason, (get, _) in _MODES.items()}
 
     def keep(self, path: str, name: str, value: Any, depth: int = 0) -> None:
         """Keep what ``value`` holds, if it is a container or an object with attributes.
@@ -87,10 +85,10 @@ class Snapshot:
             if container:
                 changes.append((path, f"it changes the contents of {name!r}"))
                 container.clear()
-        for reason, (get_state, set_state) in _GLOBAL_STATES.items():
-            if get_state() != self._global_states[reason]:
+        for reason, (get_mode, set_mode) in _MODES.items():
+            if get_mode() != self._modes[reason]:
                 changes.append(("", reason))
-                set_state(self._global_states[reason])
+                set_mode(self._modes[reason])
         return changes[0] if changes else None
 
 
@@ -121,29 +119,9 @@ def _is_same(container: Any, contents: Any) -> bool:
     return all(map(operator.is_, container, contents))
 
 
-def _torch_state() -> bytes:
-    return torch.random.get_rng_state().numpy().tobytes()
-
-
-def _set_torch_state(state: bytes) -> None:
-    torch.random.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
-
-
-def _numpy_state() -> tuple[Any, ...]:
-    name, keys, *rest = np.random.get_state()
-    return name, keys.tobytes(), *rest
-
-
-def _set_numpy_state(state: tuple[Any, ...]) -> None:
-    name, keys, *rest = state
-    np.random.set_state((name, np.frombuffer(keys, dtype=np.uint32), *rest))
-
-
-# How to get and to set a state of the process or the thread, by what it means if it changes.
-_GLOBAL_STATES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
-    "it draws random numbers from torch": (_torch_state, _set_torch_state),
-    "it draws random numbers from random": (random.getstate, random.setstate),
-    "it draws random numbers from numpy.random": (_numpy_state, _set_numpy_state),
+# How to get and to set a mode of torch, by what it means if it changes. Random streams are not
+# among them, as other threads may draw from them meanwhile.
+_MODES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "it changes the grad mode": (torch.is_grad_enabled, torch.set_grad_enabled),
     "it changes the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "it changes autocast": (

@@ -18,7 +18,15 @@ from typing import Any
 
 import torch
 
-__all__ = ["Origin", "asks_for_modes", "is_harmless", "is_harmless_stdlib", "origin_of", "unsound_reason"]
+__all__ = [
+    "Origin",
+    "asks_for_modes",
+    "draws_from_numpy",
+    "is_harmless",
+    "is_harmless_stdlib",
+    "origin_of",
+    "unsound_reason",
+]
 
 _TORCH_DIRECTORY = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _OWN_DIRECTORY = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -31,6 +39,7 @@ _UNSOUND_TORCH_CODE = {
     ("utils/checkpoint.py", "checkpoint"): "activation checkpointing",
     ("utils/checkpoint.py", "checkpoint_sequential"): "activation checkpointing",
     ("_dynamo/eval_frame.py", None): "a function that torch.compile compiles or leaves out",
+    ("random.py", None): "a use of torch's random state",
     ("_functorch/apis.py", None): "a torch.func transform",
     ("_functorch/eager_transforms.py", None): "a torch.func transform",
 }
@@ -101,6 +110,15 @@ def is_harmless_stdlib(code: types.CodeType) -> bool:
     if name.startswith("<frozen "):
         return True
     return name[len(_STDLIB_DIRECTORY) :].partition(os.sep)[0] in _HARMLESS_STDLIB
+
+
+def draws_from_numpy(value: Any) -> bool:
+    """Whether ``value`` is a random generator of numpy, or a method of one.
+
+    Calls of compiled numpy code are not observed, so these are known by what they are.
+    """
+    owner = getattr(value, "__self__", value)
+    return type(owner).__module__.startswith("numpy.random")
 
 
 def is_harmless(function: Any) -> bool:

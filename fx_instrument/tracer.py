@@ -34,6 +34,7 @@ from .snapshot import CONTAINERS, Snapshot, restore_contents
 from .soundness import (
     Origin,
     asks_for_modes,
+    draws_from_numpy,
     is_harmless,
     is_harmless_stdlib,
     origin_of,
@@ -85,6 +86,11 @@ _MODULE_INTERNALS = frozenset({*vars(nn.Module()), *dir(nn.Module)}) - {"trainin
 
 _PLAIN_DEFAULTS = (bool, int, str)
 
+_STARS: dict[Any, str] = {
+    inspect.Parameter.VAR_POSITIONAL: "*",
+    inspect.Parameter.VAR_KEYWORD: "**",
+}
+
 # A local variable, and the argument of sys.getrefcount().
 _NUM_OWN_REFERENCES = 2
 
@@ -116,13 +122,13 @@ class _Proxy(fx.Proxy):
             self.tracer.refuse(f"it sets the attribute {name!r} of a traced value")
         super().__setattr__(name, value)
 
-    def __getattr__(self, name: str) -> fx.Proxy:
+    def __getattr__(self, name: str) -> fx.proxy.Attribute:
         # A proxy has whatever attribute it is asked for, which hasattr() must not be told.
         self.tracer.refuse_question(sys._getframe(1), (getattr, hasattr), f"for {name!r}")
         return _Attribute(self, name)
 
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
         # It is read where isinstance() asks for another class than the proxy's own.
         frame = sys._getframe(1)
         if frame.f_code.co_name == "__instancecheck__" and frame.f_back is not None:
@@ -363,13 +369,12 @@ class CaptureTracer(fx.Tracer):
             starred = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
             has_default = has_default or (parameter.default is not parameter.empty)
             default = () if starred or not has_default else (_plain_default(parameter),)
-            stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}
-            target = stars.get(parameter.kind, "") + parameter.name
+            target = _STARS.get(parameter.kind, "") + parameter.name
             proxy = self.create_proxy("placeholder", target, default, {})
             value = given.get(parameter.name, parameter.default)
             if value is parameter.empty:
-                empty = {parameter.VAR_POSITIONAL: (), parameter.VAR_KEYWORD: {}}
-                value = empty.get(parameter.kind, proxy)
+                no_more: dict[Any, Any] = {parameter.VAR_POSITIONAL: (), parameter.VAR_KEYWORD: {}}
+                value = no_more.get(parameter.kind, proxy)
             elif parameter.name in given:
                 value = self._argument(parameter.name, proxy, value)
             if parameter.kind is parameter.VAR_POSITIONAL:
@@ -555,8 +560,8 @@ class CaptureTracer(fx.Tracer):
         if name not in object.__getattribute__(module, "__dict__"):
             if callable(value) or inspect.getattr_static(type(module), name, None) is not value:
                 return  # a method, or computed: what it reads is noted of its own
-        if type(value).__module__.partition(".")[0] == "numpy" and hasattr(value, "bit_generator"):
-            self.refuse(f"it has a random generator of numpy, {name!r}")
+        if draws_from_numpy(value):
+            self.refuse(f"it draws random numbers from numpy, by {name!r}")
         path = self._paths.get(id(module))
         if path is None:
             self.suspect(f"it reads {name!r} of a module that is not registered as a submodule")
@@ -644,13 +649,17 @@ class CaptureTracer(fx.Tracer):
         for name in code.co_names:
             value = namespace.get(name, torch)
             if isinstance(value, (types.ModuleType, type)):
-                if value.__name__ == "numpy" and "random" in code.co_names:
-                    self.refuse("it uses numpy.random")
+                if value.__name__ == "numpy.random" or (
+                    value.__name__ == "numpy" and "random" in code.co_names
+                ):
+                    self.refuse("it draws random numbers from numpy.random")
                 if not value.__name__.startswith("torch."):
                     for attribute in code.co_names:
                         if _is_plain(vars(value).get(attribute, torch)):
                             self.facts.add_attribute_of(value, attribute)
             elif name in namespace and not _is_wrapper(value):
+                if draws_from_numpy(value):
+                    self.refuse(f"it draws random numbers from numpy, by {name!r}")
                 self.facts.add_global(namespace, name)
                 self._snapshot.keep("", name, value)
 
@@ -802,7 +811,7 @@ def _observed_reads(tracer: CaptureTracer) -> Iterator[None]:
             tracer.note_read(module, name, value)
         return value
 
-    nn.Module.__getattribute__ = observe  # type: ignore[method-assign]
+    nn.Module.__getattribute__ = observe  # type: ignore[assignment,method-assign]
     try:
         yield
     finally:

@@ -371,7 +371,9 @@ def test_what_is_no_module_is_refused(wrong, message):
     assert isinstance(caught.value, TypeError)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning", "ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings(
+    "ignore:.*torch.jit:FutureWarning", "ignore:.*torch.jit:DeprecationWarning"
+)
 def test_a_script_module_is_refused():
     scripted = torch.jit.script(nn.Sequential(nn.ReLU()))
     with pytest.raises(NotAModuleError, match="ScriptModule RecursiveScriptModule; instrument the"):
@@ -380,7 +382,9 @@ def test_a_script_module_is_refused():
 
 @pytest.mark.parametrize("function", [fx_instrument.report, fx_instrument.summary])
 def test_a_module_that_is_not_instrumented_has_no_report(model, function):
-    with pytest.raises(NotAModuleError, match="a module that instrument.* gave is needed, got Net"):
+    with pytest.raises(
+        NotAModuleError, match=r"a module that instrument.* gave is needed, got Net"
+    ):
         function(model)
 
 

@@ -1,0 +1,181 @@
+"""Where the readings go: order, packing, threads, copies."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from fx_instrument.recorder import Recorder, commit
+
+
+def recorder_with(*rows: tuple[int, ...]) -> Recorder:
+    recorder = Recorder(len(rows[0]))
+    for row in rows:
+        commit(recorder, row)
+    return recorder
+
+
+def test_new_recorder_has_no_rows() -> None:
+    readings_ns = Recorder(3).readings_ns()
+    assert readings_ns.shape == (0, 3)
+    assert readings_ns.dtype == np.int64
+
+
+def test_rows_are_in_the_order_of_their_commits() -> None:
+    rows = [(9, 10, 12), (1, 2, 3), (5, 5, 5)]
+    readings_ns = recorder_with(*rows).readings_ns()
+    assert readings_ns.dtype == np.int64
+    assert readings_ns.tolist() == [[9, 10, 12], [1, 2, 3], [5, 5, 5]]
+
+
+def test_readings_are_kept_to_the_last_nanosecond() -> None:
+    row = (2**62, 2**62 + 1, 2**63 - 1)
+    assert recorder_with(row).readings_ns().tolist() == [[*row]]
+
+
+def test_rows_read_before_stay_when_more_are_committed() -> None:
+    recorder = recorder_with((1, 2))
+    first_ns = recorder.readings_ns()
+    commit(recorder, (3, 4))
+    assert first_ns.tolist() == [[1, 2]]
+    assert recorder.readings_ns().tolist() == [[1, 2], [3, 4]]
+
+
+def test_readings_are_a_copy() -> None:
+    recorder = recorder_with((1, 2))
+    recorder.readings_ns()[:] = 0
+    assert recorder.readings_ns().tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize("num_rows", [1, 6, 7, 8, 14, 50])
+def test_rows_past_the_limit_are_packed_in_order(num_rows: int) -> None:
+    recorder = Recorder(2)
+    recorder.max_pending = 7
+    rows = [(i, i + 1) for i in range(num_rows)]
+    for row in rows:
+        commit(recorder, row)
+        assert len(recorder.pending) < 7
+    assert recorder.readings_ns().tolist() == [[*row] for row in rows]
+
+
+def test_fewer_long_rows_wait_than_short_ones() -> None:
+    assert Recorder(1).max_pending == 10 * Recorder(10).max_pending + 4
+    assert Recorder(10**9).max_pending == 1
+
+
+def test_rows_longer_than_the_limit_are_kept() -> None:
+    rows = [tuple(range(start, start + 300_000)) for start in range(3)]
+    readings_ns = recorder_with(*rows).readings_ns()
+    assert np.array_equal(readings_ns, np.array(rows))
+
+
+def test_single_reading_a_run_is_kept() -> None:
+    assert recorder_with((5,), (6,)).readings_ns().tolist() == [[5], [6]]
+
+
+def test_threads_that_commit_at_once_lose_nothing() -> None:
+    recorder = Recorder(2)
+    recorder.max_pending = 11
+    barrier = threading.Barrier(5)
+
+    def commit_often(thread: int) -> None:
+        barrier.wait()
+        for i in range(3_000):
+            commit(recorder, (thread, i))
+
+    def read_often() -> None:
+        barrier.wait()
+        for _ in range(200):
+            recorder.readings_ns()
+
+    threads = [threading.Thread(target=commit_often, args=(i,)) for i in range(4)]
+    threads.append(threading.Thread(target=read_often))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    readings_ns = recorder.readings_ns()
+    assert len(readings_ns) == 12_000
+    for i in range(4):
+        assert readings_ns[readings_ns[:, 0] == i, 1].tolist() == [*range(3_000)]
+
+
+class CommitsWhenRead(tuple[int, ...]):
+    """Readings that, while they are packed, see another run finish."""
+
+    recorder: Recorder
+
+    def __iter__(self) -> Iterator[int]:
+        commit(self.recorder, (8, 9))
+        return super().__iter__()
+
+
+def test_run_that_ends_while_others_are_packed_is_kept() -> None:
+    recorder = recorder_with((1, 2))
+    row = CommitsWhenRead((3, 4))
+    row.recorder = recorder
+    commit(recorder, row)
+    assert recorder.readings_ns().tolist() == [[1, 2], [3, 4]]
+    assert recorder.readings_ns().tolist() == [[1, 2], [3, 4], [8, 9]]
+
+
+def test_aborted_runs_are_counted_without_a_row() -> None:
+    recorder = recorder_with((1, 2))
+    recorder.abort()
+    recorder.abort()
+    assert recorder.num_aborted == 2
+    assert recorder.readings_ns().tolist() == [[1, 2]]
+
+
+def test_threads_that_abort_at_once_are_all_counted() -> None:
+    recorder = Recorder(2)
+    threads = [
+        threading.Thread(target=lambda: [recorder.abort() for _ in range(2_000)]) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert recorder.num_aborted == 8_000
+
+
+def test_reset_forgets_packed_pending_and_aborted_runs() -> None:
+    recorder = recorder_with((1, 2))
+    recorder.pack()
+    commit(recorder, (3, 4))
+    recorder.abort()
+    recorder.reset()
+    assert recorder.readings_ns().shape == (0, 2)
+    assert recorder.num_aborted == 0
+    commit(recorder, (5, 6))
+    assert recorder.readings_ns().tolist() == [[5, 6]]
+
+
+@pytest.mark.parametrize("make_copy", [copy.deepcopy, lambda r: pickle.loads(pickle.dumps(r))])
+def test_copy_starts_empty_and_records_into_itself(
+    make_copy: Callable[[Recorder], Recorder],
+) -> None:
+    recorder = recorder_with((1, 2), (3, 4))
+    recorder.pack()
+    commit(recorder, (5, 6))
+    recorder.abort()
+    copied = make_copy(recorder)
+    assert copied.readings_ns().shape == (0, 2)
+    assert copied.num_aborted == 0
+    commit(copied, (7, 8))
+    assert copied.readings_ns().tolist() == [[7, 8]]
+    assert recorder.readings_ns().tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert recorder.num_aborted == 1
+
+
+def test_recorder_is_a_module_without_state() -> None:
+    recorder = recorder_with((1, 2))
+    assert isinstance(recorder, torch.nn.Module)
+    assert not recorder.state_dict()
+    assert not [*recorder.parameters(), *recorder.buffers()]
