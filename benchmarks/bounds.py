@@ -77,17 +77,17 @@ BOUNDS = (
     ),
     Bound(
         "interpreter_over_readings",
-        "cost a node of a profiling interpreter over ours (chain)",
+        "cost a node of a profiling interpreter (200 x Linear) over ours (chain)",
         at_least=100,
     ),
     Bound(
         "profiler_over_readings",
-        "cost a node of torch.profiler over ours (200 x Linear)",
+        "cost a node of torch.profiler (200 x Linear) over ours (chain)",
         at_least=30,
     ),
     Bound(
         "hooks_over_readings",
-        "cost a module of forward pre-hook and hook over ours (200 x Linear)",
+        "cost a module of forward pre-hook and hook (200 x Linear) over ours (chain)",
         at_least=10,
     ),
     Bound(

@@ -44,7 +44,6 @@ class Arm:
             is divided.
         context: gives a new context manager for every block of calls; entering and leaving it is
             not timed.
-        num_calls: calls in a block; by default as many as fill the time of a block.
         has_output: whether ``call`` gives the model's output.
     """
 
@@ -53,7 +52,6 @@ class Arm:
     base: str
     num_timed: int
     context: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
-    num_calls: int | None = None
     has_output: bool = True
 
 
@@ -198,7 +196,7 @@ def _calls_per_block(arm: Arm, inputs: Sequence[Any], block_ns: int, warmup_ns: 
             start_ns = time.perf_counter_ns()
             arm.call(*inputs)
             fastest_ns = min(fastest_ns, time.perf_counter_ns() - start_ns)
-    return arm.num_calls or max(1, round(block_ns / fastest_ns))
+    return max(1, round(block_ns / fastest_ns))
 
 
 @contextlib.contextmanager

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import cProfile
 import dataclasses
+import statistics
 import time
 from collections.abc import Callable, Iterator
-from itertools import repeat
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ import fx_instrument
 from benchmarks.harness import Arm
 from benchmarks.profiling_interpreter import ProfilingInterpreter
 from fx_instrument.insertion import TimestampPass, recorder_name, untimed_copy
-from fx_instrument.recorder import Recorder
+from fx_instrument.recorder import Recorder, commit
 
 EAGER = "eager"
 PLAIN = "plain graph"
@@ -136,14 +136,11 @@ class Subject:
         title: what the model and its input are.
         build: gives the model.
         build_input: gives the input of its calls.
-        includes_packing: whether a block of instrumented calls is long enough to hold its share
-            of the recorder's packing, which happens once in many runs.
     """
 
     title: str
     build: Callable[[], nn.Module]
     build_input: Callable[[], torch.Tensor]
-    includes_packing: bool = False
 
 
 SUBJECTS = {
@@ -151,7 +148,6 @@ SUBJECTS = {
         "chain of 1,000 nearly free operations",
         lambda: Chain(1000),
         lambda: torch.zeros(1),
-        includes_packing=True,
     ),
     "mlp": Subject(
         "200 x Linear(8, 8) in a Sequential, input 1x8",
@@ -202,14 +198,13 @@ def build_arms(subject: Subject, model: nn.Module) -> tuple[list[Arm], nn.Module
     instrumented = fx_instrument.instrument(model)
     untimed = _without_readings(instrumented.graph_module)
     timed = TimestampPass()(fx.symbolic_trace(model)).graph_module
-    num_calls = _calls_per_packing(instrumented.graph_module) if subject.includes_packing else None
     arms = [
         Arm(EAGER, model, PLAIN, nodes),
         Arm(PLAIN, plain, PLAIN, nodes),
         Arm(PLAIN_AGAIN, fx.symbolic_trace(model), PLAIN, nodes),
         Arm(UNTIMED, untimed, PLAIN, nodes),
-        Arm(INSTRUMENTED, instrumented, UNTIMED, nodes, num_calls=num_calls),
-        Arm(PASS, timed, PLAIN, nodes, num_calls=num_calls),
+        Arm(INSTRUMENTED, instrumented, UNTIMED, nodes),
+        Arm(PASS, timed, PLAIN, nodes),
         Arm(FLOOR, _clock_loop(nodes + 1), FLOOR, nodes + 1, has_output=False),
         Arm(INTERPRETER, ProfilingInterpreter(plain).run, PLAIN, nodes),
         Arm(PROFILER, plain, PLAIN, nodes, context=_profiler),
@@ -237,14 +232,30 @@ def _without_readings(timed: fx.GraphModule) -> fx.GraphModule:
     return fx.GraphModule(timed, untimed_copy(timed.graph))
 
 
-def _calls_per_packing(timed: fx.GraphModule) -> int:
-    recorder: Recorder = timed.get_submodule(recorder_name(timed.graph))
-    return recorder.max_pending
+def time_packing(timed: fx.GraphModule) -> tuple[float, int]:
+    """Return the nanoseconds that packing takes, a reading, and how many calls are packed at once.
+
+    The median over five recorders like that of ``timed``, each filled with one call less than
+    makes it pack.
+    """
+    like: Recorder = getattr(timed, recorder_name(timed.graph))
+    times_ns = []
+    for _ in range(5):
+        recorder = Recorder(like.num_readings, like.clock)
+        for _ in range(recorder.max_pending - 1):
+            commit(recorder, tuple([like.clock() for _ in range(like.num_readings)]))
+        start_ns = time.perf_counter_ns()
+        recorder.pack()
+        num_readings = (recorder.max_pending - 1) * recorder.num_readings
+        times_ns.append((time.perf_counter_ns() - start_ns) / num_readings)
+    return statistics.median(times_ns), like.max_pending
 
 
-def _clock_loop(num_reads: int, clock: Callable[[], int] = time.perf_counter_ns) -> Any:
+def _clock_loop(num_reads: int) -> Callable[..., None]:
+    clock = time.perf_counter_ns
+
     def read_clock(*inputs: Any) -> None:
-        for _ in repeat(None, num_reads):
+        for _ in range(num_reads):
             clock()
 
     return read_clock

@@ -1,7 +1,11 @@
 """Clocks, and what it costs to read one.
 
-A clock is a module-level function of no arguments that gives the time as an ``int`` of
-nanoseconds that never decreases.
+A clock is a module-level function of no arguments that never goes back: it gives a ``float`` of
+seconds or an ``int`` of nanoseconds, and always the same of the two.
+
+The default is ``time.perf_counter``: a float is cheaper to make and to store than an int. Its
+seconds, counted from the start of the machine, hold whole nanoseconds exactly for 104 days (2**53
+nanoseconds), and are off by at most 2 ns in the year after.
 """
 
 from __future__ import annotations
@@ -12,14 +16,19 @@ from collections.abc import Callable
 from statistics import median
 from typing import TypeAlias
 
-__all__ = ["DEFAULT_CLOCK", "Clock", "clock_cost_ns"]
+__all__ = ["DEFAULT_CLOCK", "Clock", "clock_cost_ns", "is_in_seconds"]
 
-Clock: TypeAlias = Callable[[], int]
+Clock: TypeAlias = Callable[[], float]
 
-DEFAULT_CLOCK: Clock = time.perf_counter_ns
+DEFAULT_CLOCK: Clock = time.perf_counter
 
 _NUM_READS = 256
 _NUM_REPEATS = 31
+
+
+def is_in_seconds(clock: Clock) -> bool:
+    """Whether ``clock`` gives seconds, and not nanoseconds. Reads it once."""
+    return isinstance(clock(), float)
 
 
 @functools.cache
@@ -32,6 +41,7 @@ def clock_cost_ns(clock: Clock) -> float:
     """
     source = "def read(clock):\n" + "".join(f"    t{i} = clock()\n" for i in range(_NUM_READS + 1))
     source += f"    return t{_NUM_READS} - t0\n"
-    namespace: dict[str, Callable[[Clock], int]] = {}
+    namespace: dict[str, Callable[[Clock], float]] = {}
     exec(source, namespace)
-    return median(namespace["read"](clock) for _ in range(_NUM_REPEATS)) / _NUM_READS
+    unit_ns = 1e9 if is_in_seconds(clock) else 1
+    return unit_ns * median(namespace["read"](clock) for _ in range(_NUM_REPEATS)) / _NUM_READS

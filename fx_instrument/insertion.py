@@ -42,7 +42,7 @@ def insert_timestamps(graph: fx.Graph, recorder: str, clock: Clock = DEFAULT_CLO
     Args:
         graph: is changed in place. It must not be timed already.
         recorder: the attribute of the owning module that will hold the :class:`Recorder`.
-        clock: a module-level function of no arguments that gives int nanoseconds.
+        clock: a module-level function of no arguments; see :mod:`fx_instrument.clock`.
 
     Returns:
         How many readings a run of the graph gives.
@@ -175,7 +175,7 @@ class TimestampPass(PassBase):
     parameters (``recorder``). A graph that is timed already is left as it is.
 
     Args:
-        clock: a module-level function of no arguments that gives int nanoseconds.
+        clock: a module-level function of no arguments; see :mod:`fx_instrument.clock`.
 
     >>> from torch import fx, nn
     >>> timed, modified = TimestampPass()(fx.symbolic_trace(nn.Sequential(nn.ReLU())))
@@ -198,6 +198,6 @@ class TimestampPass(PassBase):
             name += "_"
         num_readings = insert_timestamps(graph_module.graph, name, self.clock)
         make_timed(graph_module)
-        graph_module.add_module(name, Recorder(num_readings))
+        graph_module.add_module(name, Recorder(num_readings, self.clock))
         graph_module.recompile()
         return PassResult(graph_module, True)

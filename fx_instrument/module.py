@@ -29,8 +29,14 @@ from .arguments import call_key, kind_of
 from .capture import Capture, capture
 from .clock import DEFAULT_CLOCK, Clock, clock_cost_ns
 from .errors import CaptureError, NotAModuleError
-from .insertion import insert_timestamps, is_inserted, is_timed, make_timed, strip_timestamps
-from .insertion import UNTIMED_OPS
+from .insertion import (
+    UNTIMED_OPS,
+    insert_timestamps,
+    is_inserted,
+    is_timed,
+    make_timed,
+    strip_timestamps,
+)
 from .lookups import ModuleLookups, has_registered_targets
 from .recorder import Recorder
 from .recording import NodeRow, Recording, merge
@@ -162,7 +168,7 @@ class _Instrumentation:
         if is_timed(graph):
             strip_timestamps(graph)
         name = f"_fx_instrument_recorder{len(self._variants)}"
-        recorder = Recorder(insert_timestamps(graph, name, self.clock))
+        recorder = Recorder(insert_timestamps(graph, name, self.clock), self.clock)
         if type(graph._codegen) is CodeGen and has_registered_targets(graph, self.model):
             graph.set_codegen(ModuleLookups())
         # What the code finds by look-up on the instance, but is not the model's, is its class's.
@@ -363,7 +369,8 @@ def instrument(model: ModuleT, *, clock: Clock = DEFAULT_CLOCK) -> ModuleT:
 
     Args:
         model: the module to time. One that is instrumented already is given back as it is.
-        clock: a module-level function of no arguments that gives int nanoseconds.
+        clock: a module-level function of no arguments that gives a float of seconds or an int of
+            nanoseconds; see :mod:`fx_instrument.clock`.
 
     Raises:
         NotAModuleError: ``model`` is not an ``nn.Module``, or is a ``ScriptModule``.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import struct
 import threading
 from typing import Any
 
@@ -11,50 +11,56 @@ import numpy.typing as npt
 import torch
 from torch.fx.node import has_side_effect
 
+from .clock import DEFAULT_CLOCK, Clock, is_in_seconds
+
 __all__ = ["Recorder", "commit"]
 
-# Readings that may wait as Python integers (about 40 bytes each) before they are packed to 8 bytes.
-_MAX_PENDING_READINGS = 2**18
+
+# Readings that may wait as Python objects (32 bytes each) before they are packed to 8 bytes each.
+_MAX_PENDING_READINGS = 2**16
 
 
 class Recorder(torch.nn.Module):
-    """Keeps one tuple of readings a run, in the order of the commits.
+    """Keeps one row of readings a run, in the order of the commits.
 
     It is a module without parameters because that is what a graph's ``get_attr`` node may refer
     to. A copy starts empty. Several threads may commit at once.
 
     Args:
         num_readings: how many readings a run has.
+        clock: what they are read from.
     """
 
-    def __init__(self, num_readings: int) -> None:
+    def __init__(self, num_readings: int, clock: Clock = DEFAULT_CLOCK) -> None:
         super().__init__()
         self.num_readings = num_readings
+        self.clock = clock
         self.num_aborted = 0
-        self.pending: list[tuple[int, ...]] = []
+        self._is_in_seconds = is_in_seconds(clock)
+        self._row = struct.Struct(f"{num_readings}{'d' if self._is_in_seconds else 'q'}")
+        self._packed: list[bytes] = []
+        self.pending: list[tuple[float, ...]] = []
         self.max_pending = max(1, _MAX_PENDING_READINGS // num_readings)
-        self._packed: list[npt.NDArray[np.int64]] = []
         self._lock = threading.Lock()
 
     def pack(self) -> None:
-        """Move the runs that wait as tuples into an ``int64`` array."""
+        """Pack the runs that wait."""
         with self._lock:
             # Another thread may append meanwhile: only the rows that were seen are taken out.
             rows = self.pending[:]
-            if rows:
-                flat = itertools.chain.from_iterable(rows)
-                count = len(rows) * self.num_readings
-                packed = np.fromiter(flat, dtype=np.int64, count=count)
-                self._packed.append(packed.reshape(len(rows), self.num_readings))
-                del self.pending[: len(rows)]
+            self._packed.append(b"".join([self._row.pack(*row) for row in rows]))
+            del self.pending[: len(rows)]
 
     def readings_ns(self) -> npt.NDArray[np.int64]:
         """Return a copy of all readings: ``int64``, shape ``(num_runs, num_readings)``, ns."""
         self.pack()
         with self._lock:
-            if not self._packed:
-                return np.empty((0, self.num_readings), dtype=np.int64)
-            return np.concatenate(self._packed)
+            rows = b"".join(self._packed)
+        if self._is_in_seconds:
+            readings_ns = np.rint(np.frombuffer(rows, np.float64) * 1e9).astype(np.int64)
+        else:
+            readings_ns = np.frombuffer(rows, np.int64).copy()
+        return readings_ns.reshape(-1, self.num_readings)
 
     def abort(self) -> None:
         """Count a run that raised before its commit."""
@@ -69,14 +75,14 @@ class Recorder(torch.nn.Module):
             self.num_aborted = 0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Recorder:
-        return Recorder(self.num_readings)
+        return Recorder(self.num_readings, self.clock)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Recorder, (self.num_readings,)
+        return Recorder, (self.num_readings, self.clock)
 
 
 @has_side_effect
-def commit(recorder: Recorder, readings: tuple[int, ...]) -> None:
+def commit(recorder: Recorder, readings: tuple[float, ...]) -> None:
     """Hand the readings of a finished run to ``recorder``: the last node of a timed graph.
 
     A module-level function, as dead-code elimination removes a bound method.

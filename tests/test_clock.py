@@ -6,7 +6,7 @@ import time
 
 import toys
 
-from fx_instrument.clock import DEFAULT_CLOCK, clock_cost_ns
+from fx_instrument.clock import DEFAULT_CLOCK, clock_cost_ns, is_in_seconds
 
 _num_reads = 0
 
@@ -18,9 +18,24 @@ def once_disturbed_clock() -> int:
     return 4 * _num_reads + (10**9 if _num_reads > 100 else 0)
 
 
-def test_default_clock_is_monotonic_and_counts_whole_nanoseconds() -> None:
-    assert DEFAULT_CLOCK is time.perf_counter_ns
+def test_default_clock_is_monotonic() -> None:
+    assert DEFAULT_CLOCK is time.perf_counter
     assert time.get_clock_info("perf_counter").monotonic
+
+
+def clock_in_seconds() -> float:
+    """Return a time in seconds that each reading moves on by a millisecond."""
+    return toys.ticking_clock() % 10**9 * 1e-3
+
+
+def test_unit_of_a_clock_is_known_by_its_type() -> None:
+    assert is_in_seconds(DEFAULT_CLOCK)
+    assert is_in_seconds(clock_in_seconds)
+    assert not is_in_seconds(toys.ticking_clock)
+
+
+def test_cost_of_a_clock_in_seconds_is_in_nanoseconds() -> None:
+    assert round(clock_cost_ns(clock_in_seconds)) == 1_000_000
 
 
 def test_cost_of_a_clock_is_its_step_from_one_reading_to_the_next() -> None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
-from collections.abc import Callable, Iterator
+import tracemalloc
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
+import toys
 
 from fx_instrument.recorder import Recorder, commit
 
 
 def recorder_with(*rows: tuple[int, ...]) -> Recorder:
-    recorder = Recorder(len(rows[0]))
+    recorder = Recorder(len(rows[0]), toys.ticking_clock)
     for row in rows:
         commit(recorder, row)
     return recorder
@@ -53,9 +55,23 @@ def test_readings_are_a_copy() -> None:
     assert recorder.readings_ns().tolist() == [[1, 2]]
 
 
+def clock_in_seconds() -> float:
+    return 1.0
+
+
+def test_seconds_become_whole_nanoseconds() -> None:
+    start_ns = 90 * 24 * 3600 * 10**9
+    row_ns = [start_ns + step for step in (0, 1, 53, 10**9 + 7)]
+    recorder = Recorder(len(row_ns), clock_in_seconds)
+    commit(recorder, tuple(time_ns / 10**9 for time_ns in row_ns))
+    readings_ns = recorder.readings_ns()
+    assert readings_ns.dtype == np.int64
+    assert readings_ns.tolist() == [row_ns]
+
+
 @pytest.mark.parametrize("num_rows", [1, 6, 7, 8, 14, 50])
 def test_rows_past_the_limit_are_packed_in_order(num_rows: int) -> None:
-    recorder = Recorder(2)
+    recorder = Recorder(2, toys.ticking_clock)
     recorder.max_pending = 7
     rows = [(i, i + 1) for i in range(num_rows)]
     for row in rows:
@@ -64,12 +80,19 @@ def test_rows_past_the_limit_are_packed_in_order(num_rows: int) -> None:
     assert recorder.readings_ns().tolist() == [[*row] for row in rows]
 
 
-def test_fewer_long_rows_wait_than_short_ones() -> None:
-    assert Recorder(1).max_pending == 10 * Recorder(10).max_pending + 4
-    assert Recorder(10**9).max_pending == 1
+def test_a_reading_takes_nine_bytes_at_most() -> None:
+    tracemalloc.start()
+    try:
+        recorder = Recorder(10)
+        for i in range(200_000):
+            commit(recorder, tuple(float(i + j) for j in range(10)))
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept_bytes <= 9 * 2_000_000
 
 
-def test_rows_longer_than_the_limit_are_kept() -> None:
+def test_long_rows_are_kept() -> None:
     rows = [tuple(range(start, start + 300_000)) for start in range(3)]
     readings_ns = recorder_with(*rows).readings_ns()
     assert np.array_equal(readings_ns, np.array(rows))
@@ -80,7 +103,7 @@ def test_single_reading_a_run_is_kept() -> None:
 
 
 def test_threads_that_commit_at_once_lose_nothing() -> None:
-    recorder = Recorder(2)
+    recorder = Recorder(2, toys.ticking_clock)
     recorder.max_pending = 11
     barrier = threading.Barrier(5)
 
@@ -106,23 +129,28 @@ def test_threads_that_commit_at_once_lose_nothing() -> None:
         assert readings_ns[readings_ns[:, 0] == i, 1].tolist() == [*range(3_000)]
 
 
-class CommitsWhenRead(tuple[int, ...]):
-    """Readings that, while they are packed, see another run finish."""
+class CommitsWhenRead:
+    """A reading that, while it is packed, sees another run finish."""
 
     recorder: Recorder
 
-    def __iter__(self) -> Iterator[int]:
-        commit(self.recorder, (8, 9))
-        return super().__iter__()
+    def __float__(self) -> float:
+        commit(self.recorder, (8.0, 9.0))
+        return 3.0
 
 
 def test_run_that_ends_while_others_are_packed_is_kept() -> None:
-    recorder = recorder_with((1, 2))
-    row = CommitsWhenRead((3, 4))
-    row.recorder = recorder
-    commit(recorder, row)
-    assert recorder.readings_ns().tolist() == [[1, 2], [3, 4]]
-    assert recorder.readings_ns().tolist() == [[1, 2], [3, 4], [8, 9]]
+    recorder = Recorder(2)
+    reading = CommitsWhenRead()
+    reading.recorder = recorder
+    commit(recorder, (1.0, 2.0))
+    commit(recorder, (reading, 4.0))
+    assert len(recorder.readings_ns()) == 2
+    assert recorder.readings_ns().tolist() == [
+        [10**9, 2 * 10**9],
+        [3 * 10**9, 4 * 10**9],
+        [8 * 10**9, 9 * 10**9],
+    ]
 
 
 def test_aborted_runs_are_counted_without_a_row() -> None:
@@ -134,7 +162,7 @@ def test_aborted_runs_are_counted_without_a_row() -> None:
 
 
 def test_threads_that_abort_at_once_are_all_counted() -> None:
-    recorder = Recorder(2)
+    recorder = Recorder(2, toys.ticking_clock)
     threads = [
         threading.Thread(target=lambda: [recorder.abort() for _ in range(2_000)]) for _ in range(4)
     ]
@@ -145,9 +173,8 @@ def test_threads_that_abort_at_once_are_all_counted() -> None:
     assert recorder.num_aborted == 8_000
 
 
-def test_reset_forgets_packed_pending_and_aborted_runs() -> None:
+def test_reset_forgets_runs_and_aborted_runs() -> None:
     recorder = recorder_with((1, 2))
-    recorder.pack()
     commit(recorder, (3, 4))
     recorder.abort()
     recorder.reset()
@@ -162,7 +189,6 @@ def test_copy_starts_empty_and_records_into_itself(
     make_copy: Callable[[Recorder], Recorder],
 ) -> None:
     recorder = recorder_with((1, 2), (3, 4))
-    recorder.pack()
     commit(recorder, (5, 6))
     recorder.abort()
     copied = make_copy(recorder)
