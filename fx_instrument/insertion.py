@@ -10,9 +10,11 @@ from typing import Any, cast
 
 import torch
 from torch import fx
+from torch.fx.graph import CodeGen
 from torch.fx.passes.infra.pass_base import PassBase, PassResult
 
 from .clock import DEFAULT_CLOCK, Clock
+from .codegen import INSERTED, TimedCodeGen, is_inserted
 from .packing import PackedGraph, pack_graph, unpack_graph
 from .recorder import Recorder, commit
 
@@ -20,7 +22,6 @@ __all__ = [
     "TimedGraphModule",
     "TimestampPass",
     "insert_timestamps",
-    "is_inserted",
     "is_timed",
     "recorder_name",
     "strip_timestamps",
@@ -30,14 +31,13 @@ __all__ = [
 # Compiled code spends no time of its own on these nodes.
 UNTIMED_OPS = frozenset({"placeholder", "output"})
 
-_MARK = "fx_instrument_inserted"
-
 
 def insert_timestamps(graph: fx.Graph, recorder: str, clock: Clock = DEFAULT_CLOCK) -> int:
     """Put readings of ``clock`` around every node of ``graph``, and one commit at the end.
 
     Neighbours share a reading, so k nodes (all but placeholders and output) get k + 1 of them.
-    The order of the nodes and the lifetimes of their values stay as they were.
+    The order of the nodes and the lifetimes of their values stay as they were. Default code
+    generation becomes that of :class:`TimedCodeGen`, which differs for inserted nodes alone.
 
     Args:
         graph: is changed in place. It must not be timed already.
@@ -55,7 +55,7 @@ def insert_timestamps(graph: fx.Graph, recorder: str, clock: Clock = DEFAULT_CLO
 
     def create(op: str, target: Any, args: tuple[Any, ...], name: str) -> fx.Node:
         node = graph.create_node(op, target, args, {}, name=name)
-        node.meta[_MARK] = True
+        node.meta[INSERTED] = True
         return node
 
     def read_clock() -> None:
@@ -72,16 +72,13 @@ def insert_timestamps(graph: fx.Graph, recorder: str, clock: Clock = DEFAULT_CLO
         holder = create("get_attr", recorder, (), "recorder")
     with graph.inserting_after(holder):
         create("call_function", commit, (holder, tuple(readings)), "commit")
+    if type(graph._codegen) is CodeGen:
+        graph.set_codegen(TimedCodeGen())
     return len(readings)
 
 
 def _last(nodes: list[fx.Node]) -> fx.Node | None:
     return nodes[-1] if nodes else None
-
-
-def is_inserted(node: fx.Node) -> bool:
-    """Whether ``node`` was put there by :func:`insert_timestamps`."""
-    return _MARK in node.meta
 
 
 def is_timed(graph: fx.Graph) -> bool:

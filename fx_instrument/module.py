@@ -18,26 +18,25 @@ import platform
 import threading
 import types
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import fx, nn
-from torch.fx.graph import CodeGen
 
 from .arguments import call_key, kind_of
 from .capture import Capture, capture
 from .clock import DEFAULT_CLOCK, Clock, clock_cost_ns
+from .codegen import TimedCodeGen, has_registered_targets, is_inserted
 from .errors import CaptureError, NotAModuleError
 from .insertion import (
     UNTIMED_OPS,
     insert_timestamps,
-    is_inserted,
     is_timed,
     make_timed,
     strip_timestamps,
 )
-from .lookups import ModuleLookups, has_registered_targets
 from .recorder import Recorder
 from .recording import NodeRow, Recording, merge
 from .report import NO_RUNS, Report
@@ -169,8 +168,8 @@ class _Instrumentation:
             strip_timestamps(graph)
         name = f"_fx_instrument_recorder{len(self._variants)}"
         recorder = Recorder(insert_timestamps(graph, name, self.clock), self.clock)
-        if type(graph._codegen) is CodeGen and has_registered_targets(graph, self.model):
-            graph.set_codegen(ModuleLookups())
+        if type(graph._codegen) is TimedCodeGen and has_registered_targets(graph, self.model):
+            graph.set_codegen(TimedCodeGen(has_short_lookups=True))
         # What the code finds by look-up on the instance, but is not the model's, is its class's.
         for attribute, value in {name: recorder, **constants}.items():
             setattr(self.timed_class, attribute, value)
@@ -186,19 +185,18 @@ class _Instrumentation:
     def recording(self) -> Recording:
         """Return all runs up to now."""
         with self._lock:
-            variants = list(self._variants) or [self.current]
-            recordings = [self._recording_of(variant) for variant in variants]
-            num_aborted = sum(recording.num_aborted for recording in recordings)
-            used = [recording for recording in recordings if len(recording.readings_ns)]
-            merged = merge(used or recordings[:1])
-            return Recording(
-                merged.rows, merged.readings_ns, merged.has_run, num_aborted, merged.clock_ns,
-                merged.environment,
-            )  # fmt: skip
+            merged = merge([self._recording_of(variant) for variant in self._used_variants()])
+            num_aborted = sum(variant.recorder.num_aborted for variant in self._variants)
+            return replace(merged, num_aborted=num_aborted)
+
+    def _used_variants(self) -> list[_Variant]:
+        """Return the graphs that have run; before any run, the one that ``current`` is."""
+        used = [variant for variant in self._variants if variant.recorder.has_runs()]
+        return used or [self.current]
 
     def _recording_of(self, variant: _Variant) -> Recording:
         rows, readings_ns = variant.rows, variant.recorder.readings_ns()
-        has_run = torch.ones(len(readings_ns), len(rows), dtype=torch.bool).numpy()
+        has_run = np.ones((len(readings_ns), len(rows)), dtype=np.bool_)
         return Recording(
             rows=rows,
             readings_ns=readings_ns,
@@ -212,7 +210,7 @@ class _Instrumentation:
         """Return the seconds that each node took, a run, of every graph that has run."""
         runtimes: dict[fx.Node, list[float]] = {}
         with self._lock:
-            for variant in self._variants or [self.current]:
+            for variant in self._used_variants():
                 node_ns = self._recording_of(variant).node_ns
                 for node, column in zip(variant.nodes, node_ns.T, strict=True):
                     runtimes[node] = (column / 1e9).tolist()

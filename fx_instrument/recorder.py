@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ class Recorder(torch.nn.Module):
         self._is_in_seconds = is_in_seconds(clock)
         self._row = struct.Struct(f"{num_readings}{'d' if self._is_in_seconds else 'q'}")
         self._packed: list[bytes] = []
-        self.pending: list[tuple[float, ...]] = []
+        self.pending: list[Sequence[float]] = []
         self.max_pending = max(1, _MAX_PENDING_READINGS // num_readings)
         self._lock = threading.Lock()
 
@@ -50,6 +51,10 @@ class Recorder(torch.nn.Module):
             rows = self.pending[:]
             self._packed.append(b"".join([self._row.pack(*row) for row in rows]))
             del self.pending[: len(rows)]
+
+    def has_runs(self) -> bool:
+        """Whether any run is kept."""
+        return bool(self.pending or self._packed)
 
     def readings_ns(self) -> npt.NDArray[np.int64]:
         """Return a copy of all readings: ``int64``, shape ``(num_runs, num_readings)``, ns."""
@@ -82,7 +87,7 @@ class Recorder(torch.nn.Module):
 
 
 @has_side_effect
-def commit(recorder: Recorder, readings: tuple[float, ...]) -> None:
+def commit(recorder: Recorder, readings: Sequence[float]) -> None:
     """Hand the readings of a finished run to ``recorder``: the last node of a timed graph.
 
     A module-level function, as dead-code elimination removes a bound method.

@@ -25,6 +25,7 @@ __all__ = [
     "is_harmless",
     "is_harmless_stdlib",
     "origin_of",
+    "place_in",
     "unsound_reason",
 ]
 
@@ -102,6 +103,15 @@ def origin_of(filename: str) -> Origin:
         return Origin.STDLIB
     is_stdlib = filename.startswith(_STDLIB_DIRECTORY) and "site-packages" not in filename
     return Origin.STDLIB if is_stdlib else Origin.USER
+
+
+def place_in(frame: types.FrameType) -> str:
+    """Return the line of the model's code that ``frame`` stands in or was called from."""
+    inner: types.FrameType | None = frame
+    while inner is not None and origin_of(inner.f_code.co_filename) is not Origin.USER:
+        inner = inner.f_back
+    inner = inner or frame
+    return f'File "{inner.f_code.co_filename}", line {inner.f_lineno}'
 
 
 def is_harmless_stdlib(code: types.CodeType) -> bool:

@@ -1,21 +1,16 @@
 """A :class:`torch.fx.Tracer` that notices what tracing alone loses in silence.
 
-The code that runs is looked over (:mod:`.soundness`), what it reads of the model is guarded
+The code that runs is looked over (:mod:`.watcher`), what it reads of the model is guarded
 (:mod:`.guards`), torch calls on real tensors become nodes where plain tracing bakes their results
-in, and in-place operators stay in place.
+in (:mod:`.real_calls`), and in-place operators stay in place (:mod:`.proxies`).
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
-import cProfile
 import dataclasses
-import dis
 import inspect
-import operator
-import os
-import sys
 import threading
 import traceback
 import types
@@ -25,61 +20,17 @@ from typing import Any, NoReturn
 import torch
 from torch import fx, nn
 from torch.fx.immutable_collections import immutable_dict, immutable_list
-from torch.overrides import TorchFunctionMode, is_tensor_method_or_property
 
 from .arguments import has_tensor
 from .errors import CaptureError
 from .guards import Facts, ambient_state, forward_of, has_global_hooks, has_hooks
-from .snapshot import CONTAINERS, Snapshot, restore_contents
-from .soundness import (
-    Origin,
-    asks_for_modes,
-    draws_from_numpy,
-    is_harmless,
-    is_harmless_stdlib,
-    origin_of,
-    unsound_reason,
-)
+from .proxies import INPLACE_OPERATORS, Proxy, is_tracing_code
+from .real_calls import RealCalls
+from .snapshot import Snapshot
+from .soundness import Origin, draws_from_numpy, origin_of, place_in
+from .watcher import CallWatcher, no_profiler
 
 __all__ = ["CaptureTracer"]
-
-_INPLACE_OPERATORS = (
-    "iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imod", "imul", "ior", "ipow", "irshift",
-    "isub", "itruediv", "ixor",
-)  # fmt: skip
-
-_METADATA_METHODS = frozenset(
-    {
-        "__len__", "dim", "element_size", "get_device", "is_complex", "is_contiguous",
-        "is_floating_point", "ndimension", "nelement", "numel", "size", "stride",
-    }
-)  # fmt: skip
-_METADATA_PROPERTIES = frozenset(
-    {
-        "device", "dtype", "is_cpu", "is_cuda", "is_leaf", "is_meta", "is_nested", "is_quantized",
-        "is_sparse", "itemsize", "layout", "nbytes", "ndim", "requires_grad", "shape",
-    }
-)  # fmt: skip
-_VALUE_READS = frozenset(
-    {
-        "__array__", "__bool__", "__complex__", "__contains__", "__dlpack__", "__float__",
-        "__format__", "__index__", "__int__", "__iter__", "__repr__", "allclose", "equal",
-        "is_nonzero", "item", "numpy", "tolist",
-    }
-)  # fmt: skip
-
-# They change a mode of the thread; a node that is made meanwhile is refused.
-_MODE_SETTERS = ("_set_", "set_", "_enter_autocast", "_exit_autocast")
-
-# The methods by which a container is changed.
-_MUTATORS = frozenset(
-    {
-        "__delitem__", "__iadd__", "__ior__", "__setitem__", "add", "append", "appendleft", "clear",
-        "difference_update", "discard", "extend", "extendleft", "insert", "intersection_update",
-        "move_to_end", "pop", "popitem", "popleft", "remove", "reverse", "rotate", "setdefault",
-        "sort", "symmetric_difference_update", "update",
-    }
-)  # fmt: skip
 
 # What nn.Module keeps for itself, and its methods; reading it is no fact of its own.
 _MODULE_INTERNALS = frozenset({*vars(nn.Module()), *dir(nn.Module)}) - {"training"}
@@ -91,133 +42,9 @@ _STARS: dict[Any, str] = {
     inspect.Parameter.VAR_KEYWORD: "**",
 }
 
-# A local variable, and the argument of sys.getrefcount().
-_NUM_OWN_REFERENCES = 2
-
-_TRACE_FILE = inspect.getfile(fx.Tracer)
-_TRACING_FILES = (
-    os.path.dirname(__file__) + os.sep,
-    os.path.dirname(fx.__file__) + os.sep,
-    inspect.getfile(nn.Module),
-    torch.overrides.__file__,
-    torch.utils._pytree.__file__,
-)
-
 
 class _Unsound(Exception):
     """Tracing met something that the graph would not keep."""
-
-
-class _Proxy(fx.Proxy):
-    """A proxy on which nothing happens that a plain one would lose without a word."""
-
-    tracer: CaptureTracer
-    _own_names = frozenset({"node", "tracer"})
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self.tracer.create_proxy("call_function", operator.setitem, (self, key, value), {})
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name not in self._own_names:
-            self.tracer.refuse(f"it sets the attribute {name!r} of a traced value")
-        super().__setattr__(name, value)
-
-    def __getattr__(self, name: str) -> fx.proxy.Attribute:
-        # A proxy has whatever attribute it is asked for, which hasattr() must not be told.
-        self.tracer.refuse_question(sys._getframe(1), (getattr, hasattr), f"for {name!r}")
-        return _Attribute(self, name)
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        # It is read where isinstance() asks for another class than the proxy's own.
-        frame = sys._getframe(1)
-        if frame.f_code.co_name == "__instancecheck__" and frame.f_back is not None:
-            frame = frame.f_back
-        if not _is_tracing_code(frame.f_code):
-            self.tracer.refuse_question(frame, (isinstance,), "for the class")
-            # The calls that code of torch makes are not observed.
-            is_torch = origin_of(frame.f_code.co_filename) is Origin.TRUSTED
-            asks = is_torch and "isinstance" in frame.f_code.co_names
-            if asks or _opname(frame).startswith("LOAD_ATTR"):
-                name = frame.f_code.co_name
-                self.tracer.refuse(
-                    f"it asks for the class of a traced value, by {name}() ({_place_in(frame)})"
-                )
-        return type(self)
-
-    def __repr__(self) -> str:
-        return self.tracer.text_of(self)
-
-    def __hash__(self) -> int:
-        self.tracer.suspect("it hashes a traced value")
-        return super().__hash__()
-
-
-class _Attribute(_Proxy, fx.proxy.Attribute):
-    """An attribute of a traced value, or a method that is about to be called."""
-
-    _own_names = frozenset({"_node", "attr", "root", "tracer"})
-
-
-def _opname(frame: types.FrameType) -> str:
-    return dis.opname[frame.f_code.co_code[frame.f_lasti]]
-
-
-def _is_tracing_code(code: types.CodeType) -> bool:
-    """Whether ``code`` knows what a proxy is, and may ask for its class."""
-    return code.co_filename.startswith(_TRACING_FILES)
-
-
-def _inplace_method(name: str) -> Callable[[_Proxy, Any], fx.Proxy]:
-    target = getattr(operator, name)
-    # Plain tracing takes `x += y` for `x = x + y`: the node gets the name that it would have had.
-    hint = name[1:] + "_" if name in ("iand", "ior") else name[1:]
-
-    def method(self: _Proxy, other: Any) -> fx.Proxy:
-        return self.tracer.create_proxy("call_function", target, (self, other), {}, name=hint)
-
-    return method
-
-
-for _name in _INPLACE_OPERATORS:
-    setattr(_Proxy, f"__{_name}__", _inplace_method(_name))
-
-
-class _RealCalls(TorchFunctionMode):
-    """Makes nodes of torch calls that no proxy takes part in, such as ``torch.rand(3)``.
-
-    Plain tracing runs them at once, so that their results, random ones too, become constants.
-    """
-
-    def __init__(self, tracer: CaptureTracer) -> None:
-        super().__init__()
-        self._tracer = tracer
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if any(issubclass(cls, fx.Proxy) for cls in types):
-            return func(*args, **kwargs)
-        tracer, name = self._tracer, func.__name__
-        is_method = is_tensor_method_or_property(func)
-        if name in ("__get__", "__set__", "__delete__"):
-            name = func.__self__.__name__
-            if func.__name__ != "__get__":
-                tracer.refuse(f"it sets the attribute {name!r} of a tensor")
-            if name not in _METADATA_PROPERTIES:
-                return tracer.create_proxy("call_function", getattr, (args[0], name), {})
-        elif name in _VALUE_READS:
-            tracer.refuse(f"it reads the value of a tensor, by {name}()")
-        elif func is torch._assert or name.startswith(_MODE_SETTERS):
-            return func(*args, **kwargs)
-        elif not is_method:
-            hint = tracer.graph._target_to_str(name)
-            return tracer.create_proxy("call_function", func, args, kwargs, name=hint)
-        elif name not in _METADATA_METHODS:
-            return tracer.create_proxy("call_method", name, args, kwargs)
-        tracer.note_metadata(args[0])
-        return func(*args, **kwargs)
 
 
 class CaptureTracer(fx.Tracer):
@@ -234,6 +61,7 @@ class CaptureTracer(fx.Tracer):
         facts: what the graph relies on.
         constants: tensors that belong neither to the call nor to the model, by the name of the
             ``get_attr`` target under which the graph expects them.
+        watcher: looks over what the code of the model calls.
     """
 
     def __init__(
@@ -253,19 +81,13 @@ class CaptureTracer(fx.Tracer):
         self._opened: list[tuple[str, nn.Module]] = [("", model)]
         self._failed: tuple[str, nn.Module] | None = None
         self._reason: str | None = None
-        self.is_watching = False
-        self._builtin_call: tuple[types.FrameType | None, Any] = (None, None)
-        self._origins: dict[int, Origin] = {}
-        self._seen_code: list[types.CodeType] = []
-        self._observer = self._make_observer()
+        self.watcher = CallWatcher(self.facts, snapshot, self.refuse, lambda: self._opened[-1][0])
         self._ambient: tuple[Any, ...] | None = None
         self._paths: dict[int, str] = {}
         self._tensors: dict[int, str] = {}
         self._aliases: list[tuple[str, str]] = []
         self._name_members()
         self._containers: list[tuple[str, Any, Any]] = []
-        self._touched: dict[int, tuple[str, Any, Any]] = {}
-        self._importing: types.FrameType | None = None
         self._texts: list[tuple[str, str]] = []
 
     def capture(self) -> fx.Graph:
@@ -282,14 +104,14 @@ class CaptureTracer(fx.Tracer):
             inspect.signature(forward).bind(self._model, *self._call[0], **self._call[1])
         try:
             self._note_module("", self._model)
-            with _no_profiler(), _observed_reads(self):
+            with no_profiler(), _observed_reads(self):
                 graph = self.trace(self._model)
         except Exception as error:
-            self._restore_touched(is_complete=False)
+            self.watcher.restore_containers(is_complete=False)
             reason = self._reason or f"{_first_line(error)}{_place_of(error)}"
             raise self.error(reason) from error
-        self._builtin_call = (None, None)
-        self._restore_touched(is_complete=True)
+        for path, reason in self.watcher.restore_containers(is_complete=True):
+            self.suspect(reason, path)
         self._check_texts(graph)
         for name, container, contents in self._containers:
             if container != contents:
@@ -331,10 +153,10 @@ class CaptureTracer(fx.Tracer):
 
         They would get the proxy's answer where the code means that of the tensor.
         """
-        caller, function = self._builtin_call
-        if caller is frame and function in functions and not _is_tracing_code(frame.f_code):
+        function = self.watcher.called_builtin(frame)
+        if function in functions and not is_tracing_code(frame.f_code):
             name = function.__name__
-            self.refuse(f"it asks by {name}() {what} of a traced value ({_place_in(frame)})")
+            self.refuse(f"it asks by {name}() {what} of a traced value ({place_in(frame)})")
 
     def suspect(self, reason: str, path: str | None = None) -> None:
         """Refuse the trace once it has ended, for what the module at ``path`` does."""
@@ -387,9 +209,9 @@ class CaptureTracer(fx.Tracer):
                 args_for_root.append(value)
 
         def call_root() -> Any:
-            with _RealCalls(self):
+            with RealCalls(self):
                 self._ambient = ambient_state()
-                return self._watched(root_fn)(*args_for_root, **kwargs_for_root)
+                return self.watcher.watched(root_fn)(*args_for_root, **kwargs_for_root)
 
         return call_root, []
 
@@ -423,13 +245,13 @@ class CaptureTracer(fx.Tracer):
         """Open ``m``, or make a ``call_module`` node of it."""
         if threading.get_ident() != self._thread:
             return forward(*args, **kwargs)
-        self._rest()
+        self.watcher.rest()
         path = self.path_of_module(m)
         is_leaf = self.is_leaf_module(m, path)
         if not is_leaf:
             self._opened.append((path, m))
             self._note_module(path, m)
-            forward = self._watched(forward)
+            forward = self.watcher.watched(forward)
         try:
             return super().call_module(m, forward, args, kwargs)
         except BaseException:
@@ -438,37 +260,17 @@ class CaptureTracer(fx.Tracer):
         finally:
             if not is_leaf:
                 self._opened.pop()
-            self._watch()
-
-    def _watch(self) -> None:
-        """Look at what the code of the model does: a function of its own runs from here on."""
-        self.is_watching = True
-        sys.setprofile(self._observer)
-
-    def _rest(self) -> None:
-        """Look away: from here on torch.fx is at work."""
-        self.is_watching = False
-        sys.setprofile(None)
-
-    def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            self._watch()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self._rest()
-
-        return watched
+            self.watcher.watch()
 
     def create_proxy(self, *args: Any, **kwargs: Any) -> fx.Proxy:
         """Make a node and its proxy, while what torch.fx calls for it is not observed."""
-        was_watching = self.is_watching
-        self._rest()
+        was_watching = self.watcher.is_watching
+        self.watcher.rest()
         try:
             return super().create_proxy(*args, **kwargs)
         finally:
             if was_watching:
-                self._watch()
+                self.watcher.watch()
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
         """Return a proxy for a parameter of the model, and other values as they are."""
@@ -482,7 +284,7 @@ class CaptureTracer(fx.Tracer):
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         """Return a proxy for ``node``."""
-        return _Proxy(node, self)
+        return Proxy(node, self)
 
     def create_node(
         self,
@@ -501,7 +303,7 @@ class CaptureTracer(fx.Tracer):
     def create_arg(self, a: Any) -> Any:
         """Return ``a`` as an argument of a node."""
         cls = type(a)
-        if cls is _Proxy:
+        if cls is Proxy:
             return a.node
         if isinstance(a, torch.Tensor):
             return self.create_node("get_attr", self._name_of_tensor(a), (), {})
@@ -526,25 +328,6 @@ class CaptureTracer(fx.Tracer):
                 if messages.count(text) < sum(text == other for other, _ in self._texts):
                     self.suspect("it makes text of a traced value", path)
 
-    def _restore_touched(self, *, is_complete: bool) -> None:
-        """Put back what containers held that the call did not make itself."""
-        if not is_complete:
-            for _, container, contents in self._touched.values():
-                restore_contents(container, contents)
-            return
-        # One that only this table and the loop refer to was the call's own; others may be in it.
-        num_left = len(self._touched) + 1
-        while num_left > len(self._touched):
-            num_left = len(self._touched)
-            for key in [*self._touched]:
-                path, container, contents = self._touched.pop(key)
-                if sys.getrefcount(container) > _NUM_OWN_REFERENCES:
-                    self._touched[key] = (path, container, contents)
-                del container, contents
-        for path, container, contents in self._touched.values():
-            restore_contents(container, contents)
-            self.suspect(f"it changes a {type(container).__name__} that outlives the call", path)
-
     # What is noted on the way
 
     def _note_module(self, path: str, module: nn.Module) -> None:
@@ -557,9 +340,10 @@ class CaptureTracer(fx.Tracer):
         """Attribute ``name`` of ``module`` was read, by ordinary look-up."""
         if isinstance(value, nn.Module):
             return
-        if name not in object.__getattribute__(module, "__dict__"):
-            if callable(value) or inspect.getattr_static(type(module), name, None) is not value:
-                return  # a method, or computed: what it reads is noted of its own
+        is_own = name in object.__getattribute__(module, "__dict__")
+        # A method, or a value that is computed: what it reads is noted of its own.
+        if not is_own and (callable(value) or _static(type(module), name) is not value):
+            return
         if draws_from_numpy(value):
             self.refuse(f"it draws random numbers from numpy, by {name!r}")
         path = self._paths.get(id(module))
@@ -586,82 +370,6 @@ class CaptureTracer(fx.Tracer):
         path = self._tensors.get(id(tensor)) or self.tensor_attrs.get(tensor)
         if path is not None:
             self.facts.add_metadata(path, tensor)
-
-    def _make_observer(self) -> Callable[[types.FrameType, str, Any], None]:
-        """Return what ``sys.setprofile`` is to call in each call and return.
-
-        It looks over each piece of Python code that runs, and each function that it calls; an
-        error that it raises stops the trace.
-        """
-        origins = self._origins
-        trusted, stdlib, user = Origin.TRUSTED, Origin.STDLIB, Origin.USER
-
-        def observe(frame: types.FrameType, event: str, function: Any) -> None:
-            code = frame.f_code
-            # By id, as the hash of a code object is computed anew each time.
-            origin = origins.get(id(code))
-            if origin is trusted:
-                return
-            if self._importing is not None:
-                if event == "return" and frame is self._importing:
-                    self._importing = None
-                return
-            if origin is None:
-                origin = self._look_over(frame)
-            if event == "call" and code.co_filename == "<frozen importlib._bootstrap>":
-                self._importing = frame
-            elif event == "c_call":
-                self._builtin_call = (frame, function)
-                if origin is user:
-                    if not is_harmless(function):
-                        self._refuse_call(frame, getattr(function, "__qualname__", repr(function)))
-                    owner = getattr(function, "__self__", None)
-                    if isinstance(owner, CONTAINERS) and function.__name__ in _MUTATORS:
-                        path = self._opened[-1][0]
-                        self._touched.setdefault(id(owner), (path, owner, owner.copy()))
-            elif event != "call":
-                self._builtin_call = (None, None)
-            elif origin is stdlib and not is_harmless_stdlib(code):
-                caller = frame.f_back
-                if caller is not None and origins.get(id(caller.f_code)) is user:
-                    self._refuse_call(caller, code.co_name)
-
-        return observe
-
-    def _refuse_call(self, caller: types.FrameType, name: str) -> NoReturn:
-        self.refuse(f"it calls {name}(), which a graph does not keep ({_place_in(caller)})")
-
-    def _look_over(self, frame: types.FrameType) -> Origin:
-        code = frame.f_code
-        origin = self._origins[id(code)] = origin_of(code.co_filename)
-        self._seen_code.append(code)
-        reason = unsound_reason(code)
-        if reason is not None:
-            place = "" if origin is Origin.USER else f" ({_place_in(frame)})"
-            self.refuse(f"it has {reason}{place}")
-        if origin is Origin.USER:
-            if asks_for_modes(code):
-                self.facts.add_ambient(ambient_state())
-            self._note_globals(code, frame.f_globals)
-        return origin
-
-    def _note_globals(self, code: types.CodeType, namespace: dict[str, Any]) -> None:
-        for name in code.co_names:
-            value = namespace.get(name, torch)
-            if isinstance(value, (types.ModuleType, type)):
-                if value.__name__ == "numpy.random" or (
-                    value.__name__ == "numpy" and "random" in code.co_names
-                ):
-                    self.refuse("it draws random numbers from numpy.random")
-                if not value.__name__.startswith("torch."):
-                    for attribute in code.co_names:
-                        if _is_plain(vars(value).get(attribute, torch)):
-                            self.facts.add_attribute_of(value, attribute)
-            elif name in namespace and not _is_wrapper(value):
-                if draws_from_numpy(value):
-                    self.refuse(f"it draws random numbers from numpy, by {name!r}")
-                self.facts.add_global(namespace, name)
-                self._snapshot.keep("", name, value)
 
     def _argument(self, name: str, proxy: Any, value: Any) -> Any:
         """Return the argument ``value`` with each tensor in it replaced by a proxy."""
@@ -697,10 +405,9 @@ class CaptureTracer(fx.Tracer):
 
         Generated code says `x += y` too, which would give a new value to that other name.
         """
-        inplace = {getattr(operator, name) for name in _INPLACE_OPERATORS}
         place = {node: index for index, node in enumerate(graph.nodes)}
         for node in graph.nodes:
-            if node.op == "call_function" and node.target in inplace:
+            if node.op == "call_function" and node.target in INPLACE_OPERATORS:
                 value = node.args[0]
                 is_used_again = any(place[user] > place[node] for user in value.users)
                 if is_used_again and value.op not in ("placeholder", "call_module", "get_attr"):
@@ -734,14 +441,8 @@ class CaptureTracer(fx.Tracer):
                     self.facts.add_alias(path, first)
 
 
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, (bool, int, float, str, type(None), tuple, list, dict, set))
-
-
-def _is_wrapper(value: Any) -> bool:
-    """Whether ``value`` is what a trace puts in the place of a function meanwhile."""
-    code = getattr(value, "__code__", None)
-    return isinstance(code, types.CodeType) and code.co_filename == _TRACE_FILE
+def _static(cls: type, name: str) -> Any:
+    return inspect.getattr_static(cls, name, None)
 
 
 def _plain_default(parameter: inspect.Parameter) -> Any:
@@ -757,15 +458,6 @@ def _first_line(error: BaseException) -> str:
     return text.splitlines()[0]
 
 
-def _place_in(frame: types.FrameType) -> str:
-    """Return the line of the model's code that ``frame`` stands in or was called from."""
-    inner: types.FrameType | None = frame
-    while inner is not None and origin_of(inner.f_code.co_filename) is not Origin.USER:
-        inner = inner.f_back
-    inner = inner or frame
-    return f'File "{inner.f_code.co_filename}", line {inner.f_lineno}'
-
-
 def _place_of(error: BaseException) -> str:
     """Return where in the user's code ``error`` was raised."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
@@ -775,23 +467,9 @@ def _place_of(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _no_profiler() -> Iterator[None]:
-    """Take away the function that this thread's calls are profiled by, and put it back."""
-    previous = sys.getprofile()
-    sys.setprofile(None)
-    try:
-        yield
-    finally:
-        if isinstance(previous, cProfile.Profile):
-            previous.enable()
-        else:
-            sys.setprofile(previous)
-
-
-@contextlib.contextmanager
 def _observed_reads(tracer: CaptureTracer) -> Iterator[None]:
     """Tell ``tracer`` of each attribute of a module that its thread reads."""
-    get_ident, read = threading.get_ident, object.__getattribute__
+    get_ident, read, watcher = threading.get_ident, object.__getattribute__, tracer.watcher
     thread = get_ident()
 
     def observe(module: nn.Module, name: str) -> Any:
@@ -804,10 +482,10 @@ def _observed_reads(tracer: CaptureTracer) -> Iterator[None]:
             child = read(module, "__dict__").get("_modules", {}).get(name)
             if child is not None:
                 return child
-            if tracer.is_watching and get_ident() == thread:
+            if watcher.is_watching and get_ident() == thread:
                 tracer.note_member(module, name)
             raise
-        if tracer.is_watching and name not in _MODULE_INTERNALS and get_ident() == thread:
+        if watcher.is_watching and name not in _MODULE_INTERNALS and get_ident() == thread:
             tracer.note_read(module, name, value)
         return value
 

@@ -216,6 +216,10 @@ def test_what_is_offered(model, x):
     for node, seconds in timed.runtimes_sec.items():
         assert isinstance(node, fx.Node)
         assert [type(second) for second in seconds] == [float, float]
+    timed.train()(x)
+    timed.reset()
+    timed(x)
+    assert set(timed.runtimes_sec) <= set(timed.graph.nodes)
     timed.reset()
     assert timed.summary().startswith("No run has been recorded")
     assert timed.total_runtime_sec == []

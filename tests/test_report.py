@@ -367,10 +367,10 @@ def test_nodes_tell_target_and_module() -> None:
     m = instrument(toys.Net())
     m(torch.ones(2, 4))
     nodes = {node["name"]: node for node in m.report().nodes}
-    assert nodes["blocks_0_linear"].target == "blocks.0.linear"
-    assert nodes["blocks_1_scale"].target == "blocks.1.scale"
-    assert nodes["mul"].module == "blocks.0"
-    assert nodes["x"].module == ""
+    assert nodes["blocks_0_linear"]["target"] == "blocks.0.linear"
+    assert nodes["blocks_1_scale"]["target"] == "blocks.1.scale"
+    assert nodes["mul"]["module"] == "blocks.0"
+    assert nodes["x"]["module"] == ""
 
 
 def test_runs_of_several_graphs_are_reported_together() -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx, nn
 
-from fx_instrument.lookups import ModuleLookups
+from fx_instrument.codegen import TimedCodeGen
 
 
 class _Time:
@@ -312,7 +312,9 @@ def submodules_called_like_keywords() -> Toy:
     root.add_module("class", _linear(4, 4))
     root.add_module("for", nn.ModuleDict({"None": nn.ReLU(), "0": nn.Tanh()}))
     root.get_submodule("for").register_buffer("lambda", torch.tensor(3.0))
-    return _calls_of(root, "class", "for.None", "for.0", codegen=ModuleLookups())
+    return _calls_of(
+        root, "class", "for.None", "for.0", codegen=TimedCodeGen(has_short_lookups=True)
+    )
 
 
 @_toy

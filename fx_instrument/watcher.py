@@ -1,0 +1,234 @@
+"""What the code of a model calls while it is traced: Python functions, and functions in C."""
+
+from __future__ import annotations
+
+import contextlib
+import cProfile
+import inspect
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import torch
+from torch import fx
+
+from .guards import Facts, ambient_state
+from .snapshot import CONTAINERS, Snapshot, restore_contents
+from .soundness import (
+    Origin,
+    asks_for_modes,
+    draws_from_numpy,
+    is_harmless,
+    is_harmless_stdlib,
+    origin_of,
+    place_in,
+    unsound_reason,
+)
+
+__all__ = ["CallWatcher", "no_profiler"]
+
+# The methods by which a container is changed.
+_MUTATORS = frozenset(
+    {
+        "__delitem__", "__iadd__", "__ior__", "__setitem__", "add", "append", "appendleft", "clear",
+        "difference_update", "discard", "extend", "extendleft", "insert", "intersection_update",
+        "move_to_end", "pop", "popitem", "popleft", "remove", "reverse", "rotate", "setdefault",
+        "sort", "symmetric_difference_update", "update",
+    }
+)  # fmt: skip
+
+# A local variable, and the argument of sys.getrefcount().
+_NUM_OWN_REFERENCES = 2
+
+_TRACE_FILE = inspect.getfile(fx.Tracer)
+
+
+class CallWatcher:
+    """Looks over each piece of Python code that runs, and each function that it calls.
+
+    Args:
+        facts: is told what the code reads of its globals.
+        snapshot: is told which containers it reaches.
+        refuse: raises, for a reason in words.
+        opened_path: gives the path of the module whose forward runs.
+
+    Attributes:
+        is_watching: whether code of the model runs, and not of torch.fx.
+    """
+
+    def __init__(
+        self,
+        facts: Facts,
+        snapshot: Snapshot,
+        refuse: Callable[[str], NoReturn],
+        opened_path: Callable[[], str],
+    ) -> None:
+        self.is_watching = False
+        self._facts = facts
+        self._snapshot = snapshot
+        self._refuse = refuse
+        self._opened_path = opened_path
+        self._builtin_call: tuple[types.FrameType | None, Any] = (None, None)
+        self._importing: types.FrameType | None = None
+        self._origins: dict[int, Origin] = {}
+        self._seen_code: list[types.CodeType] = []
+        self._touched: dict[int, tuple[str, Any, Any]] = {}
+        self._observer = self._make_observer()
+
+    def watch(self) -> None:
+        """Look at what the code of the model does: a function of its own runs from here on."""
+        self.is_watching = True
+        sys.setprofile(self._observer)
+
+    def rest(self) -> None:
+        """Look away: from here on torch.fx is at work."""
+        self.is_watching = False
+        sys.setprofile(None)
+
+    def watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function of the model as one that is watched while it runs."""
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            self.watch()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.rest()
+
+        return watched
+
+    def called_builtin(self, frame: types.FrameType) -> Any:
+        """Return the function in C that ``frame`` is in a call of, or None."""
+        caller, function = self._builtin_call
+        return function if caller is frame else None
+
+    def restore_containers(self, *, is_complete: bool) -> list[tuple[str, str]]:
+        """Put back what containers held that the call did not make itself.
+
+        Args:
+            is_complete: whether the trace came to its end, so that the call's own are gone.
+
+        Returns:
+            For each of the others, the path of a module that changed it, and that in words.
+        """
+        self._builtin_call = (None, None)
+        if not is_complete:
+            for _, container, contents in self._touched.values():
+                restore_contents(container, contents)
+            return []
+        # One that only this table and the loop refer to was the call's own; others may be in it.
+        num_left = len(self._touched) + 1
+        while num_left > len(self._touched):
+            num_left = len(self._touched)
+            for key in [*self._touched]:
+                path, container, contents = self._touched.pop(key)
+                if sys.getrefcount(container) > _NUM_OWN_REFERENCES:
+                    self._touched[key] = (path, container, contents)
+                del container, contents
+        changes = []
+        for path, container, contents in self._touched.values():
+            restore_contents(container, contents)
+            kind = type(container).__name__
+            changes.append((path, f"it changes a {kind} that outlives the call"))
+        return changes
+
+    def _make_observer(self) -> Callable[[types.FrameType, str, Any], None]:
+        """Return what ``sys.setprofile`` is to call in each call and return.
+
+        It looks over each piece of Python code that runs, and each function that it calls; an
+        error that it raises stops the trace.
+        """
+        origins = self._origins
+        trusted, stdlib, user = Origin.TRUSTED, Origin.STDLIB, Origin.USER
+
+        def observe(frame: types.FrameType, event: str, function: Any) -> None:
+            code = frame.f_code
+            # By id, as the hash of a code object is computed anew each time.
+            origin = origins.get(id(code))
+            if origin is trusted:
+                return
+            if self._importing is not None:
+                if event == "return" and frame is self._importing:
+                    self._importing = None
+                return
+            if origin is None:
+                origin = self._look_over(frame)
+            if event == "call" and code.co_filename == "<frozen importlib._bootstrap>":
+                self._importing = frame
+            elif event == "c_call":
+                self._builtin_call = (frame, function)
+                if origin is user:
+                    if not is_harmless(function):
+                        self._refuse_call(frame, getattr(function, "__qualname__", repr(function)))
+                    owner = getattr(function, "__self__", None)
+                    if isinstance(owner, CONTAINERS) and function.__name__ in _MUTATORS:
+                        path = self._opened_path()
+                        self._touched.setdefault(id(owner), (path, owner, owner.copy()))
+            elif event != "call":
+                self._builtin_call = (None, None)
+            elif origin is stdlib and not is_harmless_stdlib(code):
+                caller = frame.f_back
+                if caller is not None and origins.get(id(caller.f_code)) is user:
+                    self._refuse_call(caller, code.co_name)
+
+        return observe
+
+    def _refuse_call(self, caller: types.FrameType, name: str) -> NoReturn:
+        self._refuse(f"it calls {name}(), which a graph does not keep ({place_in(caller)})")
+
+    def _look_over(self, frame: types.FrameType) -> Origin:
+        code = frame.f_code
+        origin = self._origins[id(code)] = origin_of(code.co_filename)
+        self._seen_code.append(code)
+        reason = unsound_reason(code)
+        if reason is not None:
+            place = "" if origin is Origin.USER else f" ({place_in(frame)})"
+            self._refuse(f"it has {reason}{place}")
+        if origin is Origin.USER:
+            if asks_for_modes(code):
+                self._facts.add_ambient(ambient_state())
+            self._note_globals(code, frame.f_globals)
+        return origin
+
+    def _note_globals(self, code: types.CodeType, namespace: dict[str, Any]) -> None:
+        for name in code.co_names:
+            value = namespace.get(name, torch)
+            if isinstance(value, (types.ModuleType, type)):
+                if value.__name__ == "numpy.random" or (
+                    value.__name__ == "numpy" and "random" in code.co_names
+                ):
+                    self._refuse("it draws random numbers from numpy.random")
+                if not value.__name__.startswith("torch."):
+                    for attribute in code.co_names:
+                        if _is_plain(vars(value).get(attribute, torch)):
+                            self._facts.add_attribute_of(value, attribute)
+            elif name in namespace and not _is_wrapper(value):
+                if draws_from_numpy(value):
+                    self._refuse(f"it draws random numbers from numpy, by {name!r}")
+                self._facts.add_global(namespace, name)
+                self._snapshot.keep("", name, value)
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (bool, int, float, str, type(None), tuple, list, dict, set))
+
+
+def _is_wrapper(value: Any) -> bool:
+    """Whether ``value`` is what a trace puts in the place of a function meanwhile."""
+    code = getattr(value, "__code__", None)
+    return isinstance(code, types.CodeType) and code.co_filename == _TRACE_FILE
+
+
+@contextlib.contextmanager
+def no_profiler() -> Iterator[None]:
+    """Take away the function that this thread's calls are profiled by, and put it back."""
+    previous = sys.getprofile()
+    sys.setprofile(None)
+    try:
+        yield
+    finally:
+        if isinstance(previous, cProfile.Profile):
+            previous.enable()
+        else:
+            sys.setprofile(previous)
