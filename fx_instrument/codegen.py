@@ -1,9 +1,9 @@
 """Code generation for timed graphs: cheap readings, and submodules found as cheaply.
 
 The graph stays as it is; only what is written for its nodes is shorter. A reading goes straight
-into a list, ``t[3] = time_perf_counter()``, which the commit takes as it is: a local variable
-for each reading makes a frame so large that CPython sets memory up for it at every call, and has to
-be copied into a tuple.
+into a list, ``t[3] = clock()``, which the commit takes as it is: a local variable for each reading
+makes a frame so large that CPython sets memory up for it at every call, and has to be copied into
+a tuple.
 
 ``torch.fx`` writes ``getattr(self.layer1, "0").conv1(x)``, where each level is an attribute that
 is found only after ordinary look-up has failed: 1.5 µs and more a level. Here the dict of a
@@ -13,7 +13,7 @@ module's children is fetched once a run, where it is first needed, and the call 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from torch import fx, nn
 from torch.fx.graph import CodeGen, PythonCode, _format_target, _Namespace
@@ -43,54 +43,90 @@ class TimedCodeGen(CodeGen):
     def __init__(self, *, has_short_lookups: bool = False) -> None:
         super().__init__()
         self.has_short_lookups = has_short_lookups
+        self._names: list[tuple[str, Any]] = []
 
     def _gen_python_code(
         self, nodes: Any, root_module: str, namespace: _Namespace, **kwargs: Any
     ) -> PythonCode:
+        every = [*nodes]
+        commits = [node for node in every if node.target is commit and is_inserted(node)]
+        # There are two where a graph that is timed was put into another: then nothing is shortened.
+        is_timed = len(commits) == 1
+        own = [node for node in every if not (is_timed and is_inserted(node))]
+        if is_timed:
+            clock = commits[0].args[1][0].target
+            self._names = [
+                (namespace.create_name(hint, target), target)
+                for hint, target in (("clock", clock), ("commit", commit))
+            ]
+            readings = namespace.create_name("t", None)
         transform = self._body_transformer
-        listed = list(nodes)
 
         def shorten(body: list[str]) -> list[str]:
-            body = _shorten_readings(body, listed, namespace)
             if self.has_short_lookups:
-                body = _shorten_lookups(body, listed, root_module, namespace)
+                body = _shorten_lookups(body, own, root_module, namespace)
+            if is_timed:
+                body = _add_inserted(
+                    body, own, every, _texts_of(commits[0], root_module, readings, *self._names)
+                )
             return transform(body) if transform else body
 
         self._body_transformer = shorten
         try:
+            nodes = cast(Any, own)
             return super()._gen_python_code(nodes, root_module, namespace, **kwargs)
         finally:
             self._body_transformer = transform
+            self._names = []
+
+    def additional_globals(self) -> list[tuple[str, Any]]:
+        """Return what the code calls, beside the targets of the nodes that are not inserted."""
+        return [*super().additional_globals(), *self._names]
 
 
 # What code generation gives to its transformers: each node's text follows a line with its index.
 _COUNTER = "# COUNTER: "
 
 
-def _shorten_readings(body: list[str], nodes: list[fx.Node], namespace: _Namespace) -> list[str]:
-    """Return ``body`` with the readings kept in a list instead of a local variable each."""
-    commits = [node for node in nodes if node.target is commit and is_inserted(node)]
-    if len(commits) != 1:
-        return body
-    readings: Any = commits[0].args[1]
-    positions = {node: position for position, node in enumerate(readings)}
-    name = namespace.create_name("t", None)
+def _texts_of(
+    commit_node: fx.Node,
+    root_module: str,
+    readings: str,
+    clock: tuple[str, Any],
+    commit: tuple[str, Any],
+) -> dict[fx.Node, str]:
+    """Return what is written for each inserted node."""
+    recorder: Any
+    nodes: Any
+    recorder, nodes = commit_node.args
+    texts = {node: f"{readings}[{index}] = {clock[0]}()\n" for index, node in enumerate(nodes)}
+    texts[nodes[0]] = f"{readings} = [None] * {len(nodes)}\n{texts[nodes[0]]}"
+    texts[recorder] = ""
+    target = _format_target(root_module, recorder.target)
+    texts[commit_node] = f"{commit[0]}({target}, {readings})\n"
+    return texts
+
+
+def _add_inserted(
+    body: list[str], own: list[fx.Node], every: list[fx.Node], texts: dict[fx.Node, str]
+) -> list[str]:
+    """Return ``body``, which is of the nodes ``own``, with the text of the others among them."""
     lines: list[str] = []
-    node: fx.Node | None = None
+    remaining = iter(enumerate(every))
+
+    def add_up_to(own_node: fx.Node | None) -> None:
+        for index, node in remaining:
+            lines.append(f"{_COUNTER}{index}\n")
+            if node is own_node:
+                return
+            lines.append(texts[node])
+
     for text in body:
         if text.startswith(_COUNTER):
-            node = nodes[int(text.removeprefix(_COUNTER))]
-        elif node in positions and text.startswith(f"{node} = "):
-            if positions[node] == 0:
-                lines.append(f"{name} = [None] * {len(readings)}\n")
-            _, _, call = text.partition(" = ")
-            text = f"{name}[{positions[node]}] = {call}"
-        elif node is commits[0] and text.startswith(f"{node} = "):
-            call, _, _ = text.partition(f", ({', '.join(map(str, readings))}")
-            text = f"{call}, {name})"
-        elif node is commits[0] and text.startswith(";  "):
-            text = "\n"  # Nothing is left to be set to None.
-        lines.append(text)
+            add_up_to(own[int(text[len(_COUNTER) :])])
+        else:
+            lines.append(text)
+    add_up_to(None)
     return lines
 
 
@@ -135,11 +171,7 @@ def _shorten_lookups(
 
 
 def has_registered_targets(graph: fx.Graph, root: nn.Module) -> bool:
-    """Whether each module on the way to each target is a registered child of the one before."""
-    modules = dict(root.named_modules(remove_duplicate=False))
-    for node in graph.nodes:
-        if node.op == "call_module" and str(node.target) not in modules:
-            return False
-        if node.op == "get_attr" and str(node.target).rpartition(".")[0] not in modules:
-            return False
-    return True
+    """Whether there are targets, and each module on the way to each is a registered child."""
+    owners = {str(node.target) for node in graph.nodes if node.op == "call_module"}
+    owners |= {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}
+    return bool(owners) and owners <= dict(root.named_modules(remove_duplicate=False)).keys()

@@ -60,7 +60,10 @@ class _Variant:
     holds: Callable[[nn.Module], bool]
     recorder: Recorder
     nodes: tuple[fx.Node, ...]
-    rows: tuple[NodeRow, ...]
+
+    @functools.cached_property
+    def rows(self) -> tuple[NodeRow, ...]:
+        return tuple(map(_row_of, self.nodes))
 
 
 def _row_of(node: fx.Node) -> NodeRow:
@@ -176,8 +179,7 @@ class _Instrumentation:
         graph_module = _view(self.model, graph, {name: recorder, **constants})
         forward = type(graph_module).forward
         nodes = tuple(node for node in graph.nodes if not is_inserted(node))
-        rows = tuple(map(_row_of, nodes))
-        variant = _Variant(graph_module, forward, found.holds, recorder, nodes, rows)
+        variant = _Variant(graph_module, forward, found.holds, recorder, nodes)
         self._variants.append(variant)
         self._by_binding.setdefault(binding, []).append(variant)
         return variant

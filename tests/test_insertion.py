@@ -6,6 +6,7 @@ import copy
 import io
 import operator
 import pickle
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -209,8 +210,8 @@ def test_dead_code_elimination_keeps_every_reading(build: Callable[[], toys.Toy]
 def test_readable_print_shows_every_reading(build: Callable[[], toys.Toy]) -> None:
     timed = time_graph(build().graph_module)
     text = timed.print_readable(print_output=False)
-    assert text.count("= toys_ticking_clock") == num_readings_in(timed)
-    assert text.count("fx_instrument_recorder_commit") >= 1
+    assert len(re.findall(r"\[\d+\] = clock(_\d+)?\(\)\n", text)) == num_readings_in(timed)
+    assert len(re.findall(r"commit(_\d+)?\(self\._timestamp_recorder_*, t(_\d+)?\)", text)) == 1
 
 
 def through_pickle(graph_module: fx.GraphModule) -> fx.GraphModule:
