@@ -275,6 +275,31 @@ def figures(
     return found
 
 
+def _summary_table(comparisons: dict[str, Comparison]) -> str:
+    """Return what each way adds to a node, on every model, in nanoseconds."""
+    rows = []
+    for name in subjects.ARM_NAMES:
+        cells = []
+        for comparison in comparisons.values():
+            if name == subjects.FLOOR:
+                cells.append(f"{np.median(comparison.clock_ns):,.0f}")
+            elif name not in comparison.arms:
+                cells.append("not available")
+            elif not comparison.is_resolved(name):
+                cells.append("not resolved")
+            else:
+                added_ns = comparison.added_ns(name) / comparison.arms[name].num_timed
+                cells.append(f"{np.median(added_ns):,.0f}")
+        if name not in (subjects.PLAIN, subjects.PLAIN_AGAIN):
+            rows.append((name, *cells))
+    return tabulate(
+        rows,
+        headers=("Added a node (ns)", *comparisons),
+        disable_numparse=True,
+        colalign=("left", *["right"] * len(comparisons)),
+    )
+
+
 def _bounds_table(found: dict[str, Figure]) -> str:
     rows = []
     for bound in BOUNDS:
@@ -327,6 +352,8 @@ def _run(names: Sequence[str], settings: Settings, json_path: Path | None) -> in
     if traced:
         print(f"\nInstrumenting against tracing only\n\n{_trace_table(traced)}")
     found = figures(comparisons, traced)
+    if comparisons:
+        print(f"\nSummary\n\n{_summary_table(comparisons)}")
     print(f"\nBounds\n\n{_bounds_table(found)}")
     if json_path is not None:
         write_json(json_path, _as_json(facts, settings, comparisons, traced, found))

@@ -330,7 +330,7 @@ UNSOUND = {
     DecoratedByNoGrad: "grad mode",
     ChangesGradMode: "grad mode",
     TryBlock: "a `try` statement",
-    CustomFunction: "apply",
+    CustomFunction: r"apply|torch\.autograd\.Function",
     Checkpointed: f'checkpointing|torch.compile.*File "{__file__}", line ',
     PythonRandom: r"random\(\)",
     NumpyRandom: "numpy.random",

