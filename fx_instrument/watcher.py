@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import cProfile
+import gc
 import inspect
 import sys
 import types
@@ -117,21 +118,29 @@ class CallWatcher:
             for _, container, contents in self._touched.values():
                 restore_contents(container, contents)
             return []
-        # One that only this table and the loop refer to was the call's own; others may be in it.
-        num_left = len(self._touched) + 1
-        while num_left > len(self._touched):
-            num_left = len(self._touched)
-            for key in [*self._touched]:
-                path, container, contents = self._touched.pop(key)
-                if sys.getrefcount(container) > _NUM_OWN_REFERENCES:
-                    self._touched[key] = (path, container, contents)
-                del container, contents
+        self._drop_unreachable()
+        if self._touched:
+            # A proxy that is unpacked leaves its caller's frame in a cycle of references.
+            gc.collect()
+            self._drop_unreachable()
         changes = []
         for path, container, contents in self._touched.values():
             restore_contents(container, contents)
             kind = type(container).__name__
             changes.append((path, f"it changes a {kind} that outlives the call"))
         return changes
+
+    def _drop_unreachable(self) -> None:
+        """Drop the containers that nothing else refers to: they were the call's own."""
+        num_left = len(self._touched) + 1
+        while num_left > len(self._touched):
+            # One that is dropped may have been what referred to another.
+            num_left = len(self._touched)
+            for key in [*self._touched]:
+                path, container, contents = self._touched.pop(key)
+                if sys.getrefcount(container) > _NUM_OWN_REFERENCES:
+                    self._touched[key] = (path, container, contents)
+                del container, contents
 
     def _make_observer(self) -> Callable[[types.FrameType, str, Any], None]:
         """Return what ``sys.setprofile`` is to call in each call and return.

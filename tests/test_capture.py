@@ -485,6 +485,14 @@ class UsesList(Opened):
         return torch.cat(xs) + torch.stack(by_name["a"]).sum()
 
 
+class UnpacksShape(Opened):
+    def forward(self, x):
+        parts = [x]
+        parts.append(x + 1)
+        first, second = torch.stack(parts)
+        return first * second
+
+
 class LeafWithOwnForward(Opened):
     def __init__(self):
         super().__init__()
