@@ -200,10 +200,13 @@ def test_kwargs_build_the_model(workplace: Path, capsys: pytest.CaptureFixture[s
     assert main(["net.py:Net", *SMALL, "--kwargs", '{"width": 8}']) == 0
     assert main(["net.py:Net", *SMALL, "--kwargs", '{"wide": 8}']) == 1
     error = capsys.readouterr().err
-    assert error == (
+    # Newer Pythons go on with a suggestion.
+    assert error.startswith(
         "fx-instrument: error: building net.py:Net failed: TypeError: Net.__init__() got an "
-        "unexpected keyword argument 'wide'\n--verbose shows the traceback\n"
+        "unexpected keyword argument 'wide'"
     )
+    assert error.endswith("\n--verbose shows the traceback\n")
+    assert error.count("\n") == 2
 
 
 def test_inputs_of_several_dtypes(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:

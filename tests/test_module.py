@@ -411,6 +411,7 @@ def test_a_model_that_tracing_cannot_open_is_refused_and_left_as_it_was():
     assert model(torch.ones(2)).shape == (2,)
 
 
+@pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0")
 def test_torch_compile_and_export_see_the_model(model, x):
     timed = instrument(model.eval())
     exported = torch.export.export(timed, (x,))
