@@ -5,17 +5,38 @@ Facts are kept by the path from the root module, so that they can be asked of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import collections
+import functools
+import types
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
-__all__ = ["Facts", "ambient_state", "forward_of", "freeze", "has_global_hooks", "has_hooks"]
+from .snapshot import slots_of
+
+__all__ = [
+    "Facts",
+    "ambient_state",
+    "forward_of",
+    "freeze",
+    "has_global_hooks",
+    "has_hooks",
+    "plain_attributes",
+]
 
 _SCALARS = frozenset({bool, int, str, bytes, type(None), type(...), torch.dtype, torch.device})
-_MAX_DEPTH = 6
+_MAX_DEPTH = 50
+
+# What is equal to itself alone.
+_IDENTICAL = (
+    torch.Tensor, nn.Module, type, types.FunctionType, types.BuiltinFunctionType, types.MethodType,
+    types.ModuleType,
+)  # fmt: skip
+_CONTAINERS = (list, tuple, set, frozenset, dict, collections.deque)
 
 
 class _Same:
@@ -34,26 +55,49 @@ class _Same:
 def freeze(value: Any, depth: int = 0) -> Any:
     """Return a snapshot of ``value`` that a later one can be compared with by ``==``.
 
-    Plain values, containers and objects that keep their state in ``__dict__`` are compared by
-    what they hold; tensors, modules, functions and all else by identity.
+    Plain values, arrays, containers and objects of classes in Python are compared by what they
+    hold; tensors, modules, functions and all else by identity.
     """
     cls = type(value)
     if cls in _SCALARS:
         return cls, value
     if cls is float or cls is complex:
         return cls, repr(value)
-    if depth > _MAX_DEPTH or isinstance(value, (torch.Tensor, nn.Module, type)) or callable(value):
+    if depth > _MAX_DEPTH or isinstance(value, _IDENTICAL):
         return _Same(value)
-    if isinstance(value, (list, tuple)):
-        return cls, tuple(freeze(item, depth + 1) for item in value)
-    if isinstance(value, (set, frozenset)):
-        return cls, frozenset(freeze(item, depth + 1) for item in value)
-    if isinstance(value, dict):
-        items = tuple((freeze(k, depth + 1), freeze(v, depth + 1)) for k, v in value.items())
-        return cls, items
-    if hasattr(value, "__dict__"):
-        return cls, freeze(vars(value), depth + 1)
-    return _Same(value)
+    held: list[Any] = []
+    if isinstance(value, (list, tuple, collections.deque)):
+        held += [freeze(item, depth + 1) for item in value]
+    elif isinstance(value, (set, frozenset)):
+        held.append(frozenset(freeze(item, depth + 1) for item in value))
+    elif isinstance(value, dict):
+        held += [(freeze(key, depth + 1), freeze(item, depth + 1)) for key, item in value.items()]
+    elif isinstance(value, np.ndarray):
+        held += [value.shape, value.dtype.str, value.tobytes()]
+    elif isinstance(value, functools.partial):
+        held.append(freeze((value.func, value.args, value.keywords), depth + 1))
+    elif isinstance(value, (int, float, complex, str, bytes)):
+        base = next(base for base in (bool, int, float, complex, str, bytes) if base in cls.__mro__)
+        held.append(base.__repr__(value))
+    slots = {name: getattr(value, name) for name in slots_of(value) if hasattr(value, name)}
+    state = getattr(value, "__dict__", None)
+    if not held and not slots and state is None and not isinstance(value, _CONTAINERS):
+        return _Same(value)
+    if not cls.__module__.startswith(("builtins", "collections", "torch", "numpy")):
+        held.append(tuple((k, freeze(v, depth + 1)) for k, v in plain_attributes(cls)))
+    held += [freeze(item, depth + 1) for item in (slots, state) if item]
+    return cls, tuple(held)
+
+
+def plain_attributes(cls: type) -> list[tuple[str, Any]]:
+    """Return the attributes of ``cls``, bases included, that are values rather than functions."""
+    return [
+        (name, value)
+        for base in cls.__mro__
+        for name, value in vars(base).items()
+        if type(value) in _SCALARS or isinstance(value, (float, *_CONTAINERS))
+        if not name.startswith("__")
+    ]
 
 
 def describe(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -105,6 +149,8 @@ def ambient_state() -> tuple[Any, ...]:
         torch.is_inference_mode_enabled(),
         torch.is_autocast_enabled("cpu"),
         torch.is_autocast_enabled("cuda"),
+        torch.get_autocast_dtype("cpu"),
+        torch.get_num_threads(),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
     )
@@ -164,6 +210,55 @@ class Facts:
         member = f"getattr({self._module(path)}, {name!r})"
         self._require(f"{member} is None" if tensor is None else f"{member} is not None", once=True)
 
+    def add_children(self, path: str, module: nn.Module) -> None:
+        """The code went through the children, parameters or buffers of a module."""
+        variable = self._module(path)
+        for kind in ("_modules", "_parameters", "_buffers"):
+            members = vars(module)[kind]
+            kinds = [(name, type(value)) for name, value in members.items()]
+            self._require(
+                f"[(n, type(v)) for n, v in {variable}.{kind}.items()] == {self._constant(kinds)}"
+            )
+
+    def add_type(self, path: str, module: nn.Module) -> None:
+        """The class of the module at ``path`` may have been asked for."""
+        condition = f"type({self._module(path)}) is "
+        if condition not in self._seen:
+            self._seen.add(condition)
+            self._require(condition + self._constant(type(module)))
+
+    def add_presence(self, path: str) -> None:
+        """The submodule at ``path`` was there, and may have been compared with None."""
+        self._require(f"{self._module(path)} is not None", once=True)
+
+    def add_class_attributes(self, cls: type, names: Iterable[str]) -> None:
+        """Code that names ``names`` may have read them of ``cls``, methods included."""
+        for name in names:
+            key = ("class attribute", cls, name)
+            owner = next((base for base in cls.__mro__ if name in vars(base)), None)
+            if owner is None or key in self._seen or owner.__module__.startswith("torch."):
+                continue
+            self._seen.add(key)
+            value = vars(owner)[name]
+            if isinstance(value, (types.FunctionType, classmethod, staticmethod, property)):
+                known = self._constant(value)
+                self._require(f"vars({self._constant(owner)}).get({name!r}) is {known}")
+            elif not isinstance(value, (nn.Module, torch.Tensor)):
+                self._add_value(f"{self._constant(cls)}.{name}", getattr(cls, name))
+
+    def add_closure(self, function: types.FunctionType) -> None:
+        """The variables of enclosing functions that ``function`` reads."""
+        for name, cell in zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=True
+        ):
+            if name != "__class__" and ("cell", id(cell)) not in self._seen:
+                self._seen.add(("cell", id(cell)))
+                try:
+                    value = cell.cell_contents
+                except ValueError:
+                    continue
+                self._add_value(f"{self._constant(cell)}.cell_contents", value)
+
     def add_absence(self, path: str, name: str) -> None:
         """The module at ``path`` has no attribute ``name``."""
         self._require(f"not hasattr({self._module(path)}, {name!r})", once=True)
@@ -204,7 +299,7 @@ class Facts:
         body = "".join(f"        {line}\n" for line in self._lines)
         source = (
             f"def holds(root):\n    try:\n{body}        return True\n"
-            "    except (AttributeError, KeyError):\n        return False\n"
+            "    except (AttributeError, KeyError, ValueError):\n        return False\n"
         )
         exec(source, self._namespace)
         holds: Callable[[nn.Module], bool] = self._namespace["holds"]

@@ -16,10 +16,20 @@ from torch import fx, nn
 
 from .soundness import Origin, origin_of, place_in
 
-__all__ = ["INPLACE_OPERATORS", "Attribute", "Proxy", "is_tracing_code"]
+__all__ = [
+    "GIVES_TENSOR",
+    "INPLACE_OPERATORS",
+    "NULLABLE_ATTRIBUTES",
+    "Attribute",
+    "Proxy",
+    "gives_tensor",
+    "is_tracing_code",
+    "may_be_none",
+]
 
+# Not "imatmul": a tensor has no in-place product, so `x @= y` gives x a new value.
 _INPLACE_NAMES = (
-    "iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imod", "imul", "ior", "ipow", "irshift",
+    "iadd", "iand", "ifloordiv", "ilshift", "imod", "imul", "ior", "ipow", "irshift",
     "isub", "itruediv", "ixor",
 )  # fmt: skip
 INPLACE_OPERATORS = frozenset(getattr(operator, name) for name in _INPLACE_NAMES)
@@ -32,6 +42,32 @@ _TRACING_FILES = (
     torch.overrides.__file__,
     torch.utils._pytree.__file__,
 )
+
+
+# Attributes of tensors that may be None.
+NULLABLE_ATTRIBUTES = frozenset({"grad", "grad_fn", "_grad", "_grad_fn", "_base", "names"})
+
+# The key in ``Node.meta`` of a call of a module that is known to give one tensor.
+GIVES_TENSOR = "fx_instrument_gives_tensor"
+
+# Modules of torch whose output is not one tensor, or may hold None.
+_SEVERAL_OUTPUTS = (nn.RNNBase, nn.LSTMCell, nn.MultiheadAttention, nn.AdaptiveLogSoftmaxWithLoss)
+
+
+def gives_tensor(module: nn.Module) -> bool:
+    """Whether calling ``module`` is known to give one tensor."""
+    is_torch = type(module).__module__.startswith("torch.nn")
+    return is_torch and not isinstance(module, _SEVERAL_OUTPUTS)
+
+
+def may_be_none(node: fx.Node) -> bool:
+    """Whether ``node`` may give None, or anything else that is no tensor."""
+    if node.op == "call_module":
+        return not node.meta.get(GIVES_TENSOR, False)
+    if node.op == "call_function" and node.target is operator.getitem:
+        source = node.args[0]
+        return isinstance(source, fx.Node) and source.op == "call_module"
+    return node.op == "call_function" and node.target is getattr
 
 
 class Proxy(fx.Proxy):
@@ -49,6 +85,8 @@ class Proxy(fx.Proxy):
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> fx.proxy.Attribute:
+        if name in NULLABLE_ATTRIBUTES:
+            self.tracer.refuse(f"it reads the attribute {name!r} of a traced value")
         # A proxy has whatever attribute it is asked for, which hasattr() must not be told.
         self.tracer.refuse_question(sys._getframe(1), (getattr, hasattr), f"for {name!r}")
         return Attribute(self, name)

@@ -9,6 +9,8 @@ import torch
 from torch import fx
 from torch.overrides import TorchFunctionMode, is_tensor_method_or_property
 
+from .proxies import NULLABLE_ATTRIBUTES
+
 __all__ = ["RealCalls"]
 
 _METADATA_METHODS = frozenset(
@@ -31,7 +33,7 @@ _VALUE_READS = frozenset(
     }
 )  # fmt: skip
 
-# They change a mode of the thread; a node that is made meanwhile is refused.
+# They change a mode of the thread or the process.
 _MODE_SETTERS = ("_set_", "set_", "_enter_autocast", "_exit_autocast")
 
 
@@ -60,12 +62,16 @@ class RealCalls(TorchFunctionMode):
             name = func.__self__.__name__
             if func.__name__ != "__get__":
                 tracer.refuse(f"it sets the attribute {name!r} of a tensor")
+            if name in NULLABLE_ATTRIBUTES:
+                tracer.refuse(f"it reads the attribute {name!r} of a tensor")
             if name not in _METADATA_PROPERTIES:
                 return tracer.create_proxy("call_function", getattr, (args[0], name), {})
         elif name in _VALUE_READS:
             tracer.refuse(f"it reads the value of a tensor, by {name}()")
-        elif func is torch._assert or name.startswith(_MODE_SETTERS):
+        elif func is torch._assert:
             return func(*args, **kwargs)
+        elif name.startswith(_MODE_SETTERS):
+            tracer.refuse("it changes a mode of torch, such as grad mode or autocast")
         elif not is_method:
             hint = tracer.graph._target_to_str(name)
             return tracer.create_proxy("call_function", func, args, kwargs, name=hint)

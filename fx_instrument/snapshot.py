@@ -8,14 +8,15 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-__all__ = ["CONTAINERS", "Snapshot", "restore_contents"]
+__all__ = ["CONTAINERS", "Snapshot", "restore_contents", "slots_of"]
 
-_MAX_DEPTH = 4
 _LISTS = (list, collections.deque)
 CONTAINERS = (dict, set, *_LISTS)
+_OPAQUE = (nn.Module, torch.Tensor, type, types.ModuleType, str, int, float, type(None))
 _PLAIN = (bool, int, float, str, tuple, type(None), torch.nn.Parameter, torch.Tensor)
 
 
@@ -32,6 +33,11 @@ class Snapshot:
         self._containers: dict[int, tuple[str, str, Any, Any]] = {}
         # Most containers of a model are the dicts of its hooks, and hold nothing.
         self._empty: list[tuple[str, str, Any]] = []
+        # By id, and kept, as an id may be given again once its object is gone.
+        self._seen: dict[int, Any] = {}
+        self._arrays: dict[int, tuple[str, str, Any, Any]] = {}
+        self._slots: dict[tuple[int, str], tuple[str, str, Any, str, Any]] = {}
+        self._classes: dict[int, tuple[str, type, dict[str, Any]]] = {}
         for path, (_, attributes) in self._attributes.items():
             for name, value in attributes.items():
                 if isinstance(value, CONTAINERS) and not value:
@@ -40,24 +46,53 @@ class Snapshot:
                     self.keep(path, name, value)
         self._modes = {reason: get() for reason, (get, _) in _MODES.items()}
 
-    def keep(self, path: str, name: str, value: Any, depth: int = 0) -> None:
+    def keep(self, path: str, name: str, value: Any) -> None:
         """Keep what ``value`` holds, if it is a container or an object with attributes.
 
         Args:
             path: of the module that it was found in.
             name: of the attribute that it was found under.
             value: anything.
-            depth: in how many others it stands.
         """
-        if not isinstance(value, CONTAINERS):
-            if not _has_attributes(value):
-                return
-            value = vars(value)
-        if id(value) not in self._containers:
-            self._containers[id(value)] = (path, name, value, value.copy())
-            if depth < _MAX_DEPTH:
-                for item in list(value.values() if isinstance(value, dict) else value):
-                    self.keep(path, name, item, depth + 1)
+        waiting = [value]
+        while waiting:
+            value = waiting.pop()
+            if isinstance(value, _OPAQUE) or id(value) in self._seen:
+                continue
+            self._seen[id(value)] = value
+            if isinstance(value, tuple):
+                waiting += value
+                continue
+            if isinstance(value, np.ndarray):
+                self._arrays.setdefault(id(value), (path, name, value, value.copy()))
+                continue
+            if not isinstance(value, CONTAINERS):
+                for slot in slots_of(value):
+                    if hasattr(value, slot):
+                        item = getattr(value, slot)
+                        self._slots.setdefault((id(value), slot), (path, name, value, slot, item))
+                        waiting.append(item)
+                if not _has_attributes(value):
+                    continue
+                value = vars(value)
+            if id(value) not in self._containers:
+                self._containers[id(value)] = (path, name, value, value.copy())
+                waiting += value.values() if isinstance(value, dict) else value
+
+    def keep_class(self, path: str, cls: type) -> None:
+        """Keep the attributes of a class that is none of torch's or Python's."""
+        if id(cls) not in self._classes:
+            self._classes[id(cls)] = (path, cls, dict(vars(cls)))
+            for name, value in vars(cls).items():
+                if not name.startswith("__"):
+                    self.keep(path, name, value)
+
+    def holds_object(self, value: Any) -> bool:
+        """Whether ``value`` is a container, or stands in one, that was there before."""
+        return id(value) in self._containers or any(
+            any(item is value for item in _items(contents))
+            for _, _, _, contents in self._containers.values()
+        )
 
     def restore(self) -> tuple[str, str] | None:
         """Put everything back, in the same objects.
@@ -85,6 +120,26 @@ class Snapshot:
             if container:
                 changes.append((path, f"it changes the contents of {name!r}"))
                 container.clear()
+        for path, name, array, contents in self._arrays.values():
+            if array.tobytes() != contents.tobytes():
+                changes.append((path, f"it changes the contents of {name!r}"))
+                array[...] = contents
+        for path, name, holder, slot, value in self._slots.values():
+            if getattr(holder, slot, self) is not value:
+                changes.append((path, f"it changes the contents of {name!r}"))
+                setattr(holder, slot, value)
+        for path, cls, attributes in self._classes.values():
+            changed = [
+                key
+                for key in (*attributes, *vars(cls))
+                if vars(cls).get(key, self) is not attributes.get(key, self)
+            ]
+            for key in dict.fromkeys(changed):
+                changes.append((path, f"it sets the attribute {key!r} of {cls.__name__}"))
+                if key in attributes:
+                    setattr(cls, key, attributes[key])
+                else:
+                    delattr(cls, key)
         for reason, (get_mode, set_mode) in _MODES.items():
             if get_mode() != self._modes[reason]:
                 changes.append(("", reason))
@@ -99,11 +154,22 @@ def restore_contents(container: Any, contents: Any) -> None:
     put_back(contents)
 
 
+def slots_of(value: Any) -> list[str]:
+    """Return the names of the attributes that ``value`` keeps in slots."""
+    slots: list[str] = []
+    for cls in type(value).__mro__:
+        names = vars(cls).get("__slots__", ())
+        slots += [names] if isinstance(names, str) else names
+    return [name for name in slots if name not in ("__dict__", "__weakref__")]
+
+
 def _has_attributes(value: Any) -> bool:
     """Whether ``value`` is an object of a class in Python that keeps its state in a dict."""
-    return isinstance(getattr(value, "__dict__", None), dict) and not isinstance(
-        value, (nn.Module, torch.Tensor, type, types.FunctionType, types.ModuleType)
-    )
+    return isinstance(getattr(value, "__dict__", None), dict)
+
+
+def _items(contents: Any) -> Any:
+    return contents.values() if isinstance(contents, dict) else contents
 
 
 def _is_same(container: Any, contents: Any) -> bool:
@@ -124,6 +190,15 @@ def _is_same(container: Any, contents: Any) -> bool:
 _MODES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "it changes the grad mode": (torch.is_grad_enabled, torch.set_grad_enabled),
     "it changes the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "it changes whether algorithms are deterministic": (
+        torch.are_deterministic_algorithms_enabled,
+        torch.use_deterministic_algorithms,
+    ),
+    "it changes the number of threads": (torch.get_num_threads, torch.set_num_threads),
+    "it changes the precision of matmul": (
+        torch.get_float32_matmul_precision,
+        torch.set_float32_matmul_precision,
+    ),
     "it changes autocast": (
         lambda: torch.is_autocast_enabled("cpu"),
         lambda is_enabled: torch.set_autocast_enabled("cpu", is_enabled),

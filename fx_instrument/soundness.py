@@ -21,9 +21,11 @@ import torch
 __all__ = [
     "Origin",
     "asks_for_modes",
+    "compares_with_none",
     "draws_from_numpy",
     "is_harmless",
     "is_harmless_stdlib",
+    "locals_tested_for_none",
     "origin_of",
     "place_in",
     "unsound_reason",
@@ -41,6 +43,8 @@ _UNSOUND_TORCH_CODE = {
     ("utils/checkpoint.py", "checkpoint_sequential"): "activation checkpointing",
     ("_dynamo/eval_frame.py", None): "a function that torch.compile compiles or leaves out",
     ("random.py", None): "a use of torch's random state",
+    ("autograd/grad_mode.py", None): "a change of grad mode",
+    ("amp/autocast_mode.py", None): "a change of autocast",
     ("_functorch/apis.py", None): "a torch.func transform",
     ("_functorch/eager_transforms.py", None): "a torch.func transform",
 }
@@ -55,6 +59,7 @@ _MODE_QUERIES = frozenset(
         "get_autocast_gpu_dtype",
         "get_default_dtype",
         "are_deterministic_algorithms_enabled",
+        "get_num_threads",
     }
 )
 
@@ -62,7 +67,7 @@ _MODE_QUERIES = frozenset(
 # Functions of C that do nothing but compute, or that another check sees through.
 _HARMLESS_FUNCTIONS = frozenset(
     {
-        "__build_class__", "abs", "all", "any", "bin", "callable", "chr", "divmod", "format",
+        "__build_class__", "abs", "all", "any", "bin", "chr", "divmod", "format",
         "getattr", "hasattr", "hash", "hex", "isinstance", "issubclass", "iter", "len", "max",
         "min", "next", "oct", "ord", "pow", "repr", "round", "sorted", "sum",
     }
@@ -138,6 +143,8 @@ def is_harmless(function: Any) -> bool:
     one that the capture watches or that the call itself made.
     """
     owner = getattr(function, "__self__", None)
+    if isinstance(owner, torch.Generator) or "has_torch_function" in function.__name__:
+        return False
     if owner is None or isinstance(owner, types.ModuleType):
         module = owner.__name__ if owner is not None else str(function.__module__)
         if module == "builtins":
@@ -178,6 +185,7 @@ def _unsound_instructions(code: types.CodeType) -> Iterator[tuple[int | None, st
     line: int | None = code.co_firstlineno
     num_with = num_handlers = 0
     handler_line: int | None = None
+    before: dis.Instruction | None = None
     previous: dis.Instruction | None = None
     for instruction in dis.get_instructions(code):
         if instruction.starts_line:
@@ -192,13 +200,17 @@ def _unsound_instructions(code: types.CodeType) -> Iterator[tuple[int | None, st
             handler_line = handler_line or line
         elif opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
             yield line, f"an assignment to the global {instruction.argval!r}"
+        elif opname == "STORE_DEREF" and instruction.argval in code.co_freevars:
+            yield line, f"an assignment to {instruction.argval!r} of an enclosing function"
+        elif _tests_for_none(instruction, previous) and _is_result(previous, before):
+            yield line, "a test of a call's result for None"
         elif opname == "IS_OP" and not _loads_singleton(previous):
             yield line, "an `is` test between two objects"
         elif opname in ("MATCH_CLASS", "MATCH_MAPPING", "MATCH_SEQUENCE"):
             yield line, "a `match` statement on types"
         elif opname in ("LOAD_GLOBAL", "LOAD_NAME") and instruction.argval == "type":
             yield line, "a use of type()"
-        previous = instruction
+        before, previous = previous, instruction
     if num_with:
         yield code.co_firstlineno, "a `with` block"
     if num_handlers > num_with:
@@ -217,6 +229,53 @@ def _loads_singleton(instruction: dis.Instruction | None) -> bool:
         and instruction.opname == "LOAD_CONST"
         and (instruction.argval is None or type(instruction.argval) in (bool, type(...)))
     )
+
+
+def _tests_for_none(instruction: dis.Instruction, previous: dis.Instruction | None) -> bool:
+    """Whether ``instruction`` compares what was computed before it with None."""
+    if instruction.opname == "IS_OP":
+        return _loads_none(previous)
+    return instruction.opname.endswith(("_IF_NONE", "_IF_NOT_NONE"))
+
+
+def _loads_none(instruction: dis.Instruction | None) -> bool:
+    return (
+        instruction is not None
+        and instruction.opname == "LOAD_CONST"
+        and instruction.argval is None
+    )
+
+
+def _is_result(previous: dis.Instruction | None, before: dis.Instruction | None) -> bool:
+    """Whether what is compared with None is the result of a call or a subscript."""
+    operand = before if _loads_none(previous) else previous
+    return operand is not None and operand.opname.startswith(("CALL", "BINARY_SUBSCR"))
+
+
+@functools.lru_cache(maxsize=4096)
+def compares_with_none(code: types.CodeType) -> bool:
+    """Whether ``code`` compares anything with None."""
+    previous: dis.Instruction | None = None
+    for instruction in dis.get_instructions(code):
+        if _tests_for_none(instruction, previous):
+            return True
+        previous = instruction
+    return False
+
+
+@functools.lru_cache(maxsize=4096)
+def locals_tested_for_none(code: types.CodeType) -> frozenset[str]:
+    """Return the names of the local variables that ``code`` compares with None."""
+    names = set()
+    before: dis.Instruction | None = None
+    previous: dis.Instruction | None = None
+    for instruction in dis.get_instructions(code):
+        if _tests_for_none(instruction, previous):
+            operand = before if _loads_none(previous) else previous
+            if operand is not None and operand.opname.startswith("LOAD_FAST"):
+                names.add(str(operand.argval))
+        before, previous = previous, instruction
+    return frozenset(names)
 
 
 def asks_for_modes(code: types.CodeType) -> bool:

@@ -10,13 +10,16 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import enum
 import inspect
+import sys
 import threading
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import fx, nn
 from torch.fx.immutable_collections import immutable_dict, immutable_list
@@ -24,18 +27,25 @@ from torch.fx.immutable_collections import immutable_dict, immutable_list
 from .arguments import has_tensor
 from .errors import CaptureError
 from .guards import Facts, ambient_state, forward_of, has_global_hooks, has_hooks
-from .proxies import INPLACE_OPERATORS, Proxy, is_tracing_code
+from .proxies import GIVES_TENSOR, INPLACE_OPERATORS, Proxy, gives_tensor, is_tracing_code
 from .real_calls import RealCalls
-from .snapshot import Snapshot
+from .snapshot import CONTAINERS, Snapshot
 from .soundness import Origin, draws_from_numpy, origin_of, place_in
-from .watcher import CallWatcher, no_profiler
+from .watcher import CallWatcher, file_of, no_profiler
 
 __all__ = ["CaptureTracer"]
 
-# What nn.Module keeps for itself, and its methods; reading it is no fact of its own.
-_MODULE_INTERNALS = frozenset({*vars(nn.Module()), *dir(nn.Module)}) - {"training"}
+# What nn.Module keeps for itself.
+_OWN_ATTRIBUTES = frozenset(vars(nn.Module())) - {"training"}
+
+# The same with its methods: reading it is no fact of its own, but for what holds its members.
+_MODULE_INTERNALS = (_OWN_ATTRIBUTES | {*dir(nn.Module)}) - {
+    "training", "_modules", "_parameters", "_buffers"
+}  # fmt: skip
 
 _PLAIN_DEFAULTS = (bool, int, str)
+
+_LITERALS = (str, int, float, complex, bool)
 
 _STARS: dict[Any, str] = {
     inspect.Parameter.VAR_POSITIONAL: "*",
@@ -81,13 +91,16 @@ class CaptureTracer(fx.Tracer):
         self._opened: list[tuple[str, nn.Module]] = [("", model)]
         self._failed: tuple[str, nn.Module] | None = None
         self._reason: str | None = None
-        self.watcher = CallWatcher(self.facts, snapshot, self.refuse, lambda: self._opened[-1][0])
+        self.watcher = CallWatcher(self.facts, snapshot, self.refuse, lambda: self._opened[-1])
         self._ambient: tuple[Any, ...] | None = None
         self._paths: dict[int, str] = {}
         self._tensors: dict[int, str] = {}
         self._aliases: list[tuple[str, str]] = []
         self._name_members()
         self._containers: list[tuple[str, Any, Any]] = []
+        self._children: dict[str, nn.Module] = {}
+        self._opened_paths: set[str] = set()
+        self._has_called_hooks = False
         self._texts: list[tuple[str, str]] = []
 
     def capture(self) -> fx.Graph:
@@ -120,6 +133,7 @@ class CaptureTracer(fx.Tracer):
             raise self.error(self._reason)
         self._check_inplace(graph)
         self._note_aliases(graph)
+        self._note_children()
         return graph
 
     def error(self, reason: str, path: str | None = None) -> CaptureError:
@@ -211,7 +225,9 @@ class CaptureTracer(fx.Tracer):
         def call_root() -> Any:
             with RealCalls(self):
                 self._ambient = ambient_state()
-                return self.watcher.watched(root_fn)(*args_for_root, **kwargs_for_root)
+                output = self.watcher.watched(root_fn)(*args_for_root, **kwargs_for_root)
+            self._check_output(output)
+            return output
 
         return call_root, []
 
@@ -219,6 +235,7 @@ class CaptureTracer(fx.Tracer):
         """Whether ``m`` is called as it is: torch's own modules, and what must not be opened."""
         return (
             super().is_leaf_module(m, module_qualified_name)
+            or getattr(type(m), "is_fx_instrument_leaf", False)
             or has_hooks(m)
             or has_global_hooks()
             or "forward" in m.__dict__
@@ -247,13 +264,22 @@ class CaptureTracer(fx.Tracer):
             return forward(*args, **kwargs)
         self.watcher.rest()
         path = self.path_of_module(m)
+        if m is self.root:
+            self.refuse("it calls itself")
         is_leaf = self.is_leaf_module(m, path)
-        if not is_leaf:
+        if is_leaf:
+            if _has_own_call(type(m)):
+                self.refuse(f"it calls a {type(m).__qualname__}, which has a __call__ of its own")
+            self._has_called_hooks |= has_hooks(m)
+        else:
             self._opened.append((path, m))
             self._note_module(path, m)
             forward = self.watcher.watched(forward)
         try:
-            return super().call_module(m, forward, args, kwargs)
+            output = super().call_module(m, forward, args, kwargs)
+            if is_leaf and gives_tensor(m):
+                output.node.meta[GIVES_TENSOR] = True
+            return output
         except BaseException:
             self._failed = self._failed or self._opened[-1]
             raise
@@ -305,6 +331,10 @@ class CaptureTracer(fx.Tracer):
         cls = type(a)
         if cls is Proxy:
             return a.node
+        if isinstance(a, np.generic):
+            return a.item()
+        if isinstance(a, _LITERALS) and cls not in _LITERALS and not isinstance(a, enum.Enum):
+            self.refuse(f"it uses a {cls.__qualname__}, for which code has no literal")
         if isinstance(a, torch.Tensor):
             return self.create_node("get_attr", self._name_of_tensor(a), (), {})
         if isinstance(a, dict) and cls not in (dict, immutable_dict):
@@ -312,12 +342,28 @@ class CaptureTracer(fx.Tracer):
                 self.refuse(f"it makes a {cls.__module__}.{cls.__qualname__}")
             return self.create_node("call_function", cls, (self.create_arg([*a.items()]),), {})
         if isinstance(a, (list, tuple)) and not (
-            cls in (list, tuple, immutable_list, torch.Size) or hasattr(a, "_fields")
+            cls in (list, tuple, immutable_list, torch.Size) or _is_namedtuple(cls)
         ):
             self.refuse(f"it makes a {cls.__module__}.{cls.__qualname__}")
-        if dataclasses.is_dataclass(a) and hasattr(a, "__post_init__"):
-            self.refuse(f"it makes a {cls.__qualname__}, a dataclass with __post_init__")
+        if dataclasses.is_dataclass(a) and not isinstance(a, type) and not _is_rebuilt(a):
+            self.refuse(
+                f"it makes a {cls.__qualname__}, a dataclass that does more than its fields"
+            )
         return super().create_arg(a)
+
+    def _check_output(self, value: Any) -> None:
+        """Refuse an output that a graph would give as another object."""
+        if isinstance(value, (torch.Size, np.generic)):
+            self.refuse(f"it returns a {type(value).__module__}.{type(value).__qualname__}")
+        if isinstance(value, (list, dict)):
+            is_argument = any(value is container for _, container, _ in self._containers)
+            if is_argument or self._snapshot.holds_object(value):
+                self.refuse(f"it returns a {type(value).__name__} that outlives the call")
+        if isinstance(value, dict):
+            value = [*value.values()]
+        if isinstance(value, (list, tuple)):
+            for item in value:
+                self._check_output(item)
 
     def _check_texts(self, graph: fx.Graph) -> None:
         """Refuse text of traced values, but in the messages of ``torch._assert``."""
@@ -330,14 +376,45 @@ class CaptureTracer(fx.Tracer):
 
     # What is noted on the way
 
+    def note_side_door(self, module: nn.Module, name: str) -> None:
+        """Code of the model read the ``__dict__`` of ``module`` or its forward."""
+        path = self._paths.get(id(module))
+        if name == "__dict__" or path is None:
+            self.refuse(f"it reads the attribute {name!r} of a module")
+        self._note_module(path, module)
+
+    def note_child(self, module: nn.Module, name: str, child: nn.Module) -> None:
+        """The submodule ``name`` of ``module`` was read as an attribute."""
+        path = self._paths.get(id(module))
+        if path is not None:
+            self._children[f"{path}.{name}" if path else name] = child
+
+    def _note_children(self) -> None:
+        """Note of the submodules that were read what the code may have asked about them."""
+        if self.watcher.asks_for_types or self.watcher.asks_for_none:
+            for path, child in self._children.items():
+                if self.watcher.asks_for_types:
+                    self.facts.add_type(path, child)
+                else:
+                    self.facts.add_presence(path)
+
     def _note_module(self, path: str, module: nn.Module) -> None:
         self.facts.add_module(path, module)
-        forward = forward_of(type(module))
-        for default in (*(forward.__defaults__ or ()), *(forward.__kwdefaults__ or {}).values()):
-            self._snapshot.keep(path, "forward", default)
+        self._opened_paths.add(path)
+        for cls in type(module).__mro__:
+            if cls is nn.Module:
+                break
+            if origin_of(file_of(cls)) is Origin.USER:
+                self._snapshot.keep_class(path, cls)
+                for value in vars(cls).values():
+                    self.watcher.note_function(path, value)
 
     def note_read(self, module: nn.Module, name: str, value: Any) -> None:
         """Attribute ``name`` of ``module`` was read, by ordinary look-up."""
+        path = self._paths.get(id(module))
+        if name in ("_modules", "_parameters", "_buffers") and path is not None:
+            self.facts.add_children(path, module)
+            return
         if isinstance(value, nn.Module):
             return
         is_own = name in object.__getattribute__(module, "__dict__")
@@ -346,11 +423,19 @@ class CaptureTracer(fx.Tracer):
             return
         if draws_from_numpy(value):
             self.refuse(f"it draws random numbers from numpy, by {name!r}")
-        path = self._paths.get(id(module))
+        if isinstance(value, Iterator):
+            self.refuse(f"it has an iterator, {name!r}")
+        self.watcher.note_function(path or "", value)
+        if self._has_called_hooks and isinstance(value, CONTAINERS):
+            self.refuse(f"it reads {name!r} after the call of a module with hooks")
         if path is None:
             self.suspect(f"it reads {name!r} of a module that is not registered as a submodule")
+        elif isinstance(value, torch.Tensor):
+            # The graph looks it up by its path in each run.
+            self.facts.add_member(path, name, value)
         else:
             self.facts.add_attribute(path, name, value)
+            self.watcher.known_values.append(value)
 
     def note_member(self, module: nn.Module, name: str) -> None:
         """Attribute ``name`` of ``module`` was looked for among its members."""
@@ -393,6 +478,9 @@ class CaptureTracer(fx.Tracer):
     def _name_of_tensor(self, tensor: torch.Tensor) -> str:
         name = self._tensors.get(id(tensor)) or self.tensor_attrs.get(tensor)
         if name is None:
+            known = [*self.watcher.known_values, self._call]
+            if not any(_holds(value, tensor) for value in known):
+                self.refuse("it makes a tensor by other means than functions of torch")
             name = f"_tensor_constant{len(self.constants)}"
             while hasattr(self._model, name):
                 name += "_"
@@ -410,7 +498,8 @@ class CaptureTracer(fx.Tracer):
             if node.op == "call_function" and node.target in INPLACE_OPERATORS:
                 value = node.args[0]
                 is_used_again = any(place[user] > place[node] for user in value.users)
-                if is_used_again and value.op not in ("placeholder", "call_module", "get_attr"):
+                is_tensor = value.op in ("placeholder", "get_attr") or GIVES_TENSOR in value.meta
+                if is_used_again and not is_tensor:
                     raise self.error(
                         f"the in-place operator of node {node.name!r} changes {value.name!r}, "
                         "which is used again"
@@ -419,6 +508,9 @@ class CaptureTracer(fx.Tracer):
     def _name_members(self) -> None:
         """Find the paths of all modules and tensors; the graph knows each by its first path."""
         for path, module in self._model.named_modules(remove_duplicate=False):
+            if isinstance(module, torch.jit.ScriptModule):
+                self._paths.setdefault(id(module), path)
+                continue
             if any("." in name for name in module._modules):
                 self.suspect("one of its submodules has a name with a dot")
             first = self._paths.setdefault(id(module), path)
@@ -436,9 +528,50 @@ class CaptureTracer(fx.Tracer):
         """Note what has several paths and is part of the graph."""
         if self._aliases:
             targets = {str(n.target) for n in graph.nodes if n.op in ("call_module", "get_attr")}
+            targets |= self._opened_paths
             for path, first in self._aliases:
                 if first in targets:
                     self.facts.add_alias(path, first)
+
+
+def _has_own_call(cls: type) -> bool:
+    """Whether ``cls`` has a ``__call__`` that is not torch's."""
+    owner = next(base for base in cls.__mro__ if "__call__" in vars(base))
+    return origin_of(file_of(owner)) is Origin.USER
+
+
+def _is_namedtuple(cls: type) -> bool:
+    """Whether ``cls`` is a namedtuple with no ``__new__`` of its own."""
+    return hasattr(cls, "_fields") and cls.__mro__[1] is tuple
+
+
+def _is_rebuilt(value: Any) -> bool:
+    """Whether calling the class of a dataclass with its fields gives an equal object."""
+    cls = type(value)
+    fields = dataclasses.fields(value)
+    has_own_init = not cls.__dataclass_params__.init
+    return (
+        not hasattr(value, "__post_init__")
+        and not has_own_init
+        and all(field.init for field in fields)
+        and {*getattr(value, "__dict__", ())} <= {field.name for field in fields}
+    )
+
+
+def _holds(value: Any, tensor: torch.Tensor, depth: int = 0) -> bool:
+    """Whether ``tensor`` is ``value`` or among what it holds."""
+    if value is tensor:
+        return True
+    if depth > 10 or isinstance(value, (torch.Tensor, str, type, types.ModuleType)):
+        return False
+    items: Any = ()
+    if isinstance(value, dict):
+        items = value.values()
+    elif isinstance(value, (list, tuple, set, frozenset, collections.deque)):
+        items = value
+    elif isinstance(getattr(value, "__dict__", None), dict):
+        items = vars(value).values()
+    return any(_holds(item, tensor, depth + 1) for item in items)
 
 
 def _static(cls: type, name: str) -> Any:
@@ -469,7 +602,7 @@ def _place_of(error: BaseException) -> str:
 @contextlib.contextmanager
 def _observed_reads(tracer: CaptureTracer) -> Iterator[None]:
     """Tell ``tracer`` of each attribute of a module that its thread reads."""
-    get_ident, read, watcher = threading.get_ident, object.__getattribute__, tracer.watcher
+    get_ident, read, watcher = threading.get_ident, nn.Module.__getattribute__, tracer.watcher
     thread = get_ident()
 
     def observe(module: nn.Module, name: str) -> Any:
@@ -481,16 +614,28 @@ def _observed_reads(tracer: CaptureTracer) -> Iterator[None]:
             # What __getattr__ would find, in a tenth of the time.
             child = read(module, "__dict__").get("_modules", {}).get(name)
             if child is not None:
+                if watcher.is_watching and get_ident() == thread:
+                    tracer.note_child(module, name, child)
                 return child
             if watcher.is_watching and get_ident() == thread:
                 tracer.note_member(module, name)
             raise
-        if watcher.is_watching and name not in _MODULE_INTERNALS and get_ident() == thread:
-            tracer.note_read(module, name, value)
+        if watcher.is_watching and get_ident() == thread:
+            if name not in _MODULE_INTERNALS:
+                tracer.note_read(module, name, value)
+            elif name in ("__dict__", "forward"):
+                if origin_of(sys._getframe(1).f_code.co_filename) is Origin.USER:
+                    tracer.note_side_door(module, name)
+            elif name not in _OWN_ATTRIBUTES and name in read(module, "__dict__"):
+                tracer.note_read(module, name, value)
         return value
 
+    previous = vars(nn.Module).get("__getattribute__")
     nn.Module.__getattribute__ = observe  # type: ignore[assignment,method-assign]
     try:
         yield
     finally:
-        del nn.Module.__getattribute__
+        if previous is None:
+            del nn.Module.__getattribute__
+        else:
+            nn.Module.__getattribute__ = previous  # type: ignore[method-assign]

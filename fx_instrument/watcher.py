@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import cProfile
+import functools
 import gc
 import inspect
 import sys
@@ -12,22 +13,25 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 from .guards import Facts, ambient_state
+from .proxies import Proxy, may_be_none
 from .snapshot import CONTAINERS, Snapshot, restore_contents
 from .soundness import (
     Origin,
     asks_for_modes,
+    compares_with_none,
     draws_from_numpy,
     is_harmless,
     is_harmless_stdlib,
+    locals_tested_for_none,
     origin_of,
     place_in,
     unsound_reason,
 )
 
-__all__ = ["CallWatcher", "no_profiler"]
+__all__ = ["CallWatcher", "file_of", "no_profiler"]
 
 # The methods by which a container is changed.
 _MUTATORS = frozenset(
@@ -42,6 +46,9 @@ _MUTATORS = frozenset(
 # A local variable, and the argument of sys.getrefcount().
 _NUM_OWN_REFERENCES = 2
 
+# Functions that tell of what class an object is, or what attributes it has.
+_TYPE_QUESTIONS = frozenset({"isinstance", "issubclass", "hasattr", "getattr", "type"})
+
 _TRACE_FILE = inspect.getfile(fx.Tracer)
 
 
@@ -52,10 +59,13 @@ class CallWatcher:
         facts: is told what the code reads of its globals.
         snapshot: is told which containers it reaches.
         refuse: raises, for a reason in words.
-        opened_path: gives the path of the module whose forward runs.
+        opened: gives the path of the module whose forward runs, and the module.
 
     Attributes:
         is_watching: whether code of the model runs, and not of torch.fx.
+        asks_for_types: whether the code may have asked for the class of an object.
+        asks_for_none: whether the code has compared anything with None.
+        known_values: what the code reaches by globals, defaults and enclosing functions.
     """
 
     def __init__(
@@ -63,18 +73,21 @@ class CallWatcher:
         facts: Facts,
         snapshot: Snapshot,
         refuse: Callable[[str], NoReturn],
-        opened_path: Callable[[], str],
+        opened: Callable[[], tuple[str, nn.Module]],
     ) -> None:
         self.is_watching = False
         self._facts = facts
         self._snapshot = snapshot
         self._refuse = refuse
-        self._opened_path = opened_path
+        self._opened = opened
+        self.asks_for_types = False
+        self.asks_for_none = False
         self._builtin_call: tuple[types.FrameType | None, Any] = (None, None)
         self._importing: types.FrameType | None = None
         self._origins: dict[int, Origin] = {}
         self._seen_code: list[types.CodeType] = []
         self._touched: dict[int, tuple[str, Any, Any]] = {}
+        self.known_values: list[Any] = []
         self._observer = self._make_observer()
 
     def watch(self) -> None:
@@ -172,10 +185,12 @@ class CallWatcher:
                         self._refuse_call(frame, getattr(function, "__qualname__", repr(function)))
                     owner = getattr(function, "__self__", None)
                     if isinstance(owner, CONTAINERS) and function.__name__ in _MUTATORS:
-                        path = self._opened_path()
+                        path, _ = self._opened()
                         self._touched.setdefault(id(owner), (path, owner, owner.copy()))
             elif event != "call":
                 self._builtin_call = (None, None)
+                if event == "return" and origin is user:
+                    self._check_none_tests(frame)
             elif origin is stdlib and not is_harmless_stdlib(code):
                 caller = frame.f_back
                 if caller is not None and origins.get(id(caller.f_code)) is user:
@@ -195,10 +210,42 @@ class CallWatcher:
             place = "" if origin is Origin.USER else f" ({place_in(frame)})"
             self._refuse(f"it has {reason}{place}")
         if origin is Origin.USER:
-            if asks_for_modes(code):
-                self._facts.add_ambient(ambient_state())
-            self._note_globals(code, frame.f_globals)
+            self._note_reads(frame)
         return origin
+
+    def _check_none_tests(self, frame: types.FrameType) -> None:
+        for name in locals_tested_for_none(frame.f_code):
+            value = frame.f_locals.get(name)
+            if isinstance(value, Proxy) and may_be_none(value.node):
+                self._refuse(f"it tests for None {name!r}, a traced value ({place_in(frame)})")
+
+    def _note_reads(self, frame: types.FrameType) -> None:
+        """Note what a piece of the model's code may read, beside attributes of modules."""
+        code = frame.f_code
+        if asks_for_modes(code):
+            self._facts.add_ambient(ambient_state())
+        self.asks_for_types |= not _TYPE_QUESTIONS.isdisjoint(code.co_names)
+        self.asks_for_none |= compares_with_none(code)
+        path, module = self._opened()
+        self._facts.add_class_attributes(type(module), code.co_names)
+        for name in code.co_freevars:
+            value = frame.f_locals.get(name)
+            self._snapshot.keep(path, name, value)
+            self.known_values.append(value)
+        self._note_globals(code, frame.f_globals)
+
+    def note_function(self, path: str, function: Any) -> None:
+        """A function of the model's may be called: note what it keeps from call to call."""
+        if isinstance(function, functools._lru_cache_wrapper):
+            name = getattr(function, "__name__", "a function")
+            self._refuse(f"it calls {name}(), whose results are cached")
+        if isinstance(function, types.FunctionType) and _is_users(function):
+            self._facts.add_closure(function)
+            defaults = (function.__defaults__, (function.__kwdefaults__ or {}).values())
+            self._snapshot.keep(path, function.__name__, function)
+            for value in (*(defaults[0] or ()), *defaults[1]):
+                self._snapshot.keep(path, function.__name__, value)
+                self.known_values.append(value)
 
     def _note_globals(self, code: types.CodeType, namespace: dict[str, Any]) -> None:
         for name in code.co_names:
@@ -208,19 +255,41 @@ class CallWatcher:
                     value.__name__ == "numpy" and "random" in code.co_names
                 ):
                     self._refuse("it draws random numbers from numpy.random")
-                if not value.__name__.startswith("torch."):
+                if isinstance(value, type) and value.__module__.partition(".")[0] != "torch":
+                    self._facts.add_class_attributes(value, code.co_names)
+                    if origin_of(file_of(value)) is Origin.USER:
+                        self._snapshot.keep_class("", value)
+                elif value.__name__ == "os" and "environ" in code.co_names:
+                    self._refuse("it reads os.environ")
+                elif isinstance(value, types.ModuleType) and not _is_torch_module(value):
                     for attribute in code.co_names:
-                        if _is_plain(vars(value).get(attribute, torch)):
+                        item = vars(value).get(attribute, torch)
+                        self.note_function("", item)
+                        if not callable(item) and not isinstance(item, types.ModuleType):
                             self._facts.add_attribute_of(value, attribute)
+                            self._snapshot.keep("", attribute, item)
+                            self.known_values.append(item)
             elif name in namespace and not _is_wrapper(value):
                 if draws_from_numpy(value):
                     self._refuse(f"it draws random numbers from numpy, by {name!r}")
+                self.note_function("", value)
                 self._facts.add_global(namespace, name)
                 self._snapshot.keep("", name, value)
+                self.known_values.append(value)
 
 
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, (bool, int, float, str, type(None), tuple, list, dict, set))
+def _is_users(function: types.FunctionType) -> bool:
+    return origin_of(function.__code__.co_filename) is Origin.USER
+
+
+def _is_torch_module(module: types.ModuleType) -> bool:
+    return module.__name__.partition(".")[0] == "torch"
+
+
+def file_of(cls: type) -> str:
+    """Return the file of the module that defines ``cls``; empty if there is none."""
+    module = sys.modules.get(cls.__module__)
+    return getattr(module, "__file__", None) or ("" if module is None else "<frozen builtin>")
 
 
 def _is_wrapper(value: Any) -> bool:
