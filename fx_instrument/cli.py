@@ -159,7 +159,11 @@ def run(args: argparse.Namespace) -> None:
         OSError: standard output cannot be written to.
     """
     if args.output is not None:
+        # Resolved here, as the model may change the working directory.
+        args.output = Path(os.path.realpath(args.output))
         check_output(args.output)
+    elif sys.stdout is None:
+        raise CommandError("standard output is closed; give a file, as --output FILE", FAILURE)
     with restored_torch_settings(), searched_for_imports(args.model):
         if args.threads is not None:
             torch.set_num_threads(args.threads)
@@ -534,7 +538,8 @@ def measure(
         CommandError: the model cannot be instrumented, or its forward raised.
     """
     with blamed_on_model(f"instrumenting {subject.title}"):
-        timed = instrument(subject.model.train(train))
+        subject.model.train(train)
+        timed = instrument(subject.model, *inputs)
     with (
         ProgressBar(num_warmup + num_runs) as progress,
         torch.enable_grad() if train else torch.inference_mode(),
@@ -593,7 +598,10 @@ def blamed_on_model(doing: str) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:
+        lines = []
     return lines[0] if lines else "(no message)"
 
 

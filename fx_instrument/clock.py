@@ -27,8 +27,18 @@ _NUM_REPEATS = 31
 
 
 def is_in_seconds(clock: Clock) -> bool:
-    """Whether ``clock`` gives seconds, and not nanoseconds. Reads it once."""
-    return isinstance(clock(), float)
+    """Whether ``clock`` gives seconds, and not nanoseconds. Reads it once.
+
+    Raises:
+        TypeError: it gives neither a float nor an int, or is no function.
+    """
+    time = clock() if callable(clock) else None
+    if type(time) not in (int, float):
+        raise TypeError(
+            "a clock is a function of no arguments that gives a float of seconds or an int of "
+            f"nanoseconds, got {clock!r}" + (f", which gives {time!r}" if callable(clock) else "")
+        )
+    return isinstance(time, float)
 
 
 @functools.cache

@@ -54,6 +54,11 @@ class TimedCodeGen(CodeGen):
         is_timed = len(commits) == 1
         own = [node for node in every if not (is_timed and is_inserted(node))]
         if is_timed:
+            for node in own:
+                if node.op == "placeholder":
+                    # The parameters come first, so that no global takes one of their names.
+                    namespace.create_name(node.name, node)
+                    namespace.create_name(str(node.target).lstrip("*"), None)
             clock = commits[0].args[1][0].target
             self._names = [
                 (namespace.create_name(hint, target), target)

@@ -6,6 +6,7 @@ Facts are kept by the path from the root module, so that they can be asked of a 
 from __future__ import annotations
 
 import collections
+import enum
 import functools
 import types
 from collections.abc import Callable, Iterable
@@ -29,12 +30,13 @@ __all__ = [
 ]
 
 _SCALARS = frozenset({bool, int, str, bytes, type(None), type(...), torch.dtype, torch.device})
-_MAX_DEPTH = 50
+_MAX_ITEMS = 1000
+_LITERALS = (bool, int, float, complex, str, bytes)
 
 # What is equal to itself alone.
 _IDENTICAL = (
     torch.Tensor, nn.Module, type, types.FunctionType, types.BuiltinFunctionType, types.MethodType,
-    types.ModuleType,
+    types.ModuleType, enum.Enum,
 )  # fmt: skip
 _CONTAINERS = (list, tuple, set, frozenset, dict, collections.deque)
 
@@ -52,40 +54,46 @@ class _Same:
         return id(self.value)
 
 
-def freeze(value: Any, depth: int = 0) -> Any:
+def freeze(value: Any, seen: dict[int, Any] | None = None) -> Any:
     """Return a snapshot of ``value`` that a later one can be compared with by ``==``.
 
     Plain values, arrays, containers and objects of classes in Python are compared by what they
-    hold; tensors, modules, functions and all else by identity.
+    hold; tensors, modules, functions, large containers and all else by identity.
     """
     cls = type(value)
     if cls in _SCALARS:
         return cls, value
     if cls is float or cls is complex:
         return cls, repr(value)
-    if depth > _MAX_DEPTH or isinstance(value, _IDENTICAL):
+    seen = {} if seen is None else seen
+    if id(value) in seen or isinstance(value, _IDENTICAL):
         return _Same(value)
+    seen[id(value)] = value
+    if isinstance(value, (*_CONTAINERS, np.ndarray)):
+        size = value.size if isinstance(value, np.ndarray) else len(value)
+        if size > _MAX_ITEMS:
+            return _Same(value), size
     held: list[Any] = []
     if isinstance(value, (list, tuple, collections.deque)):
-        held += [freeze(item, depth + 1) for item in value]
+        held += [freeze(item, seen) for item in value]
     elif isinstance(value, (set, frozenset)):
-        held.append(frozenset(freeze(item, depth + 1) for item in value))
+        held.append(frozenset(freeze(item, seen) for item in value))
     elif isinstance(value, dict):
-        held += [(freeze(key, depth + 1), freeze(item, depth + 1)) for key, item in value.items()]
+        held += [(freeze(key, seen), freeze(item, seen)) for key, item in value.items()]
     elif isinstance(value, np.ndarray):
         held += [value.shape, value.dtype.str, value.tobytes()]
     elif isinstance(value, functools.partial):
-        held.append(freeze((value.func, value.args, value.keywords), depth + 1))
-    elif isinstance(value, (int, float, complex, str, bytes)):
-        base = next(base for base in (bool, int, float, complex, str, bytes) if base in cls.__mro__)
+        held.append(freeze((value.func, value.args, value.keywords), seen))
+    elif isinstance(value, _LITERALS):
+        base = next(base for base in _LITERALS if base in cls.__mro__)
         held.append(base.__repr__(value))
     slots = {name: getattr(value, name) for name in slots_of(value) if hasattr(value, name)}
     state = getattr(value, "__dict__", None)
     if not held and not slots and state is None and not isinstance(value, _CONTAINERS):
         return _Same(value)
     if not cls.__module__.startswith(("builtins", "collections", "torch", "numpy")):
-        held.append(tuple((k, freeze(v, depth + 1)) for k, v in plain_attributes(cls)))
-    held += [freeze(item, depth + 1) for item in (slots, state) if item]
+        held.append(tuple((name, freeze(item, seen)) for name, item in plain_attributes(cls)))
+    held += [freeze(item, seen) for item in (slots, state) if item]
     return cls, tuple(held)
 
 

@@ -116,6 +116,9 @@ class TimedGraphModule(fx.GraphModule):
     readings, and timed again when loaded, with no runs recorded.
     """
 
+    # Within another model it is timed already.
+    is_fx_instrument_leaf = True
+
     def __reduce__(self) -> tuple[Any, ...]:
         if not is_timed(self.graph):
             return super().__reduce__()

@@ -17,6 +17,7 @@ import os
 import platform
 import threading
 import types
+import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
@@ -24,6 +25,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 from torch import fx, nn
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from .arguments import call_key, kind_of
 from .capture import Capture, capture
@@ -40,6 +42,7 @@ from .insertion import (
 from .recorder import Recorder
 from .recording import NodeRow, Recording, merge
 from .report import NO_RUNS, Report
+from .snapshot import slots_of
 
 __all__ = ["instrument", "report", "reset", "summary"]
 
@@ -82,13 +85,18 @@ class _Instrumentation:
     def __init__(self, model: nn.Module, clock: Clock) -> None:
         self.model = model
         self.clock = clock
-        self.eager_forward: Callable[..., Any] = type(model).forward
         self.timed_class: type[nn.Module] = _timed_class(type(model), self)
         self._variants: list[_Variant] = []
         self._current: _Variant | None = None
         self._by_call: dict[Hashable, list[_Variant]] = {}
         self._by_binding: dict[Hashable, list[_Variant]] = {}
         self._lock = threading.RLock()
+        self._has_warned = False
+
+    @property
+    def eager_forward(self) -> Callable[..., Any]:
+        """The forward of the model's class, as it is now."""
+        return type(self.model).forward
 
     @property
     def current(self) -> _Variant:
@@ -115,8 +123,8 @@ class _Instrumentation:
     ) -> _Variant | None:
         """Return the graph for a call of ``module``; capture it if this is the first such call.
 
-        None where instrumentation steps aside: ``module`` is being traced, or the arguments do
-        not fit its signature.
+        None where instrumentation steps aside: ``module`` is being traced, the arguments do not
+        fit its signature, or it has as many graphs as it may have.
 
         Raises:
             CaptureError: no graph can be captured for such a call.
@@ -151,11 +159,8 @@ class _Instrumentation:
         variant = next((variant for variant in variants if variant.holds(module)), None)
         if variant is None:
             if len(self._variants) >= MAX_VARIANTS:
-                raise CaptureError(
-                    f"the model ({type(self.model).__qualname__}) needs more than {MAX_VARIANTS} "
-                    "graphs: its calls differ in their plain arguments or its attributes change "
-                    "from call to call; pass what changes as a tensor"
-                )
+                self._warn_of_limit()
+                return None
             variant = self._add(binding, capture(self.model, args, kwargs))
             if not variant.holds(module):
                 raise CaptureError(
@@ -165,8 +170,19 @@ class _Instrumentation:
         self._current = variant
         return variant
 
+    def _warn_of_limit(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"the model ({type(self.model).__qualname__}) needs more than {MAX_VARIANTS} "
+                "graphs: its calls differ in their plain arguments, or attributes that it reads change "
+                "from call to call; calls for which there is no graph are not timed",
+                RuntimeWarning,
+                stacklevel=5,
+            )
+
     def _add(self, binding: Hashable, found: Capture) -> _Variant:
-        graph, constants = found.graph, dict(found.constants)
+        graph, constants = found.graph, self._rename_constants(found)
         if is_timed(graph):
             strip_timestamps(graph)
         name = f"_fx_instrument_recorder{len(self._variants)}"
@@ -183,6 +199,18 @@ class _Instrumentation:
         self._variants.append(variant)
         self._by_binding.setdefault(binding, []).append(variant)
         return variant
+
+    def _rename_constants(self, found: Capture) -> dict[str, torch.Tensor]:
+        """Give the constants of a graph names that no other graph of the model uses."""
+        names = {}
+        for name in found.constants:
+            names[name] = f"{name}_{len(self._variants)}" if self._variants else name
+            while hasattr(self.model, names[name]):
+                names[name] += "_"
+        for node in found.graph.nodes:
+            if node.op == "get_attr" and node.target in names:
+                node.target = names[node.target]
+        return {names[name]: constant for name, constant in found.constants.items()}
 
     def recording(self) -> Recording:
         """Return all runs up to now."""
@@ -313,9 +341,12 @@ def _timed_class(model_class: type[nn.Module], state: _Instrumentation) -> type[
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
             return eager_forward(self, *args, **kwargs)
+        if type(self) is not state.timed_class:
+            # Something like a parametrization has put a class of its own on top.
+            return eager_forward(self, *args, **kwargs)
         variant = state.variant_for(self, args, kwargs)
         if variant is None:
-            return eager_forward(self, *args, **kwargs)
+            return state.eager_forward(self, *args, **kwargs)
         try:
             return variant.run(self, *args, **kwargs)
         except BaseException:
@@ -345,10 +376,13 @@ def _wrap(model: nn.Module, clock: Clock) -> nn.Module:
     timed_class = _Instrumentation(model, clock).timed_class
     module = object.__new__(timed_class)
     object.__setattr__(module, "__dict__", model.__dict__)
+    for slot in slots_of(model):
+        if hasattr(model, slot):
+            setattr(module, slot, getattr(model, slot))
     return module
 
 
-def instrument(model: ModuleT, *, clock: Clock = DEFAULT_CLOCK) -> ModuleT:
+def instrument(model: ModuleT, *args: Any, clock: Clock = DEFAULT_CLOCK, **kwargs: Any) -> ModuleT:
     """Return ``model`` with a forward that times every node of its graph.
 
     The result is a drop-in for ``model``: an instance of a subclass of its class that shares its
@@ -362,19 +396,22 @@ def instrument(model: ModuleT, *, clock: Clock = DEFAULT_CLOCK) -> ModuleT:
     ``total_runtime_sec``, ``runtimes_sec`` and ``reset()``. The functions :func:`report`,
     :func:`summary` and :func:`reset` do the same for any model.
 
-    The model is captured by symbolic tracing, now for a call with a tensor for each parameter
-    without a default, and again at the first call for which a captured graph does not hold:
-    after ``train()``, with other plain arguments, when an attribute that the forward reads has
-    changed.
+    The model is captured by symbolic tracing, now for a call with the arguments that follow it,
+    or, without any, with a tensor for each parameter without a default. It is captured again at
+    the first call for which no graph holds: after ``train()``, with other plain arguments, when
+    an attribute that the forward reads has changed.
 
     Args:
         model: the module to time. One that is instrumented already is given back as it is.
+        *args: the arguments of a call, if some of them are not tensors. The model is not run.
         clock: a module-level function of no arguments that gives a float of seconds or an int of
             nanoseconds; see :mod:`fx_instrument.clock`.
+        **kwargs: keyword arguments of that call.
 
     Raises:
         NotAModuleError: ``model`` is not an ``nn.Module``, or is a ``ScriptModule``.
         CaptureError: symbolic tracing cannot open ``model`` without losing something.
+        TypeError: the arguments do not fit the signature of the model's forward.
     """
     if not isinstance(model, nn.Module):
         hint = ""
@@ -388,8 +425,17 @@ def instrument(model: ModuleT, *, clock: Clock = DEFAULT_CLOCK) -> ModuleT:
         )
     if isinstance(model, _Instrumented):
         return model
+    if isinstance(model, LazyModuleMixin) and model.has_uninitialized_params():
+        raise CaptureError(
+            f"cannot open the model ({type(model).__name__}) before its parameters are "
+            "initialized: call it once, then instrument it"
+        )
     module = _wrap(model, clock)
-    _ = _state_of(module).current
+    state = _state_of(module)
+    if args or kwargs:
+        inspect.signature(state.eager_forward).bind(module, *args, **kwargs)
+        state.variant_for(module, args, kwargs)
+    _ = state.current
     return cast(ModuleT, module)
 
 

@@ -35,6 +35,7 @@ class Snapshot:
         self._empty: list[tuple[str, str, Any]] = []
         # By id, and kept, as an id may be given again once its object is gone.
         self._seen: dict[int, Any] = {}
+        self._tensors: dict[int, torch.Tensor] = {}
         self._arrays: dict[int, tuple[str, str, Any, Any]] = {}
         self._slots: dict[tuple[int, str], tuple[str, str, Any, str, Any]] = {}
         self._classes: dict[int, tuple[str, type, dict[str, Any]]] = {}
@@ -57,6 +58,8 @@ class Snapshot:
         waiting = [value]
         while waiting:
             value = waiting.pop()
+            if isinstance(value, torch.Tensor):
+                self._tensors[id(value)] = value
             if isinstance(value, _OPAQUE) or id(value) in self._seen:
                 continue
             self._seen[id(value)] = value
@@ -86,6 +89,10 @@ class Snapshot:
             for name, value in vars(cls).items():
                 if not name.startswith("__"):
                     self.keep(path, name, value)
+
+    def has_tensor(self, tensor: torch.Tensor) -> bool:
+        """Whether ``tensor`` was there before, outside the members of modules."""
+        return id(tensor) in self._tensors
 
     def holds_object(self, value: Any) -> bool:
         """Whether ``value`` is a container, or stands in one, that was there before."""

@@ -114,7 +114,8 @@ def place_in(frame: types.FrameType) -> str:
     """Return the line of the model's code that ``frame`` stands in or was called from."""
     inner: types.FrameType | None = frame
     while inner is not None and origin_of(inner.f_code.co_filename) is not Origin.USER:
-        inner = inner.f_back
+        # Beyond the root's call is the code that asked for the capture.
+        inner = None if inner.f_code.co_name == "call_root" else inner.f_back
     inner = inner or frame
     return f'File "{inner.f_code.co_filename}", line {inner.f_lineno}'
 

@@ -45,6 +45,9 @@ _MODULE_INTERNALS = (_OWN_ATTRIBUTES | {*dir(nn.Module)}) - {
 
 _PLAIN_DEFAULTS = (bool, int, str)
 
+# Global names of generated code, which a parameter would hide.
+_RESERVED_NAMES = frozenset({"self", *fx.graph._custom_builtins})
+
 _LITERALS = (str, int, float, complex, bool)
 
 _STARS: dict[Any, str] = {
@@ -144,10 +147,10 @@ class CaptureTracer(fx.Tracer):
             path, module = self._failed or self._opened[-1]
         cls = type(module).__qualname__
         where = f"module {path!r} ({cls})" if path else f"the model ({cls})"
-        return CaptureError(
-            f"cannot open {where} by symbolic tracing: {reason}; rewrite that place, or "
-            "instrument the submodules that have none of it"
-        )
+        advice = "; rewrite that place, or instrument the submodules that have none of it"
+        if file_of(type(module)) and origin_of(file_of(type(module))) is Origin.TRUSTED:
+            advice = "; it can be timed as a part of a model"
+        return CaptureError(f"cannot open {where} by symbolic tracing: {reason}{advice}")
 
     def refuse(self, reason: str) -> NoReturn:
         """Stop the trace. The reason stays even where the model's own code catches the error."""
@@ -202,6 +205,8 @@ class CaptureTracer(fx.Tracer):
         # Generated code calls the root by this name, which a submodule may have too.
         self.graph._graph_namespace.create_name("self", None)
         for parameter in parameters:
+            if parameter.name in _RESERVED_NAMES:
+                self.refuse(f"its parameter {parameter.name!r} has a name that generated code uses")
             starred = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
             has_default = has_default or (parameter.default is not parameter.empty)
             default = () if starred or not has_default else (_plain_default(parameter),)
@@ -435,7 +440,6 @@ class CaptureTracer(fx.Tracer):
             self.facts.add_member(path, name, value)
         else:
             self.facts.add_attribute(path, name, value)
-            self.watcher.known_values.append(value)
 
     def note_member(self, module: nn.Module, name: str) -> None:
         """Attribute ``name`` of ``module`` was looked for among its members."""
@@ -478,8 +482,7 @@ class CaptureTracer(fx.Tracer):
     def _name_of_tensor(self, tensor: torch.Tensor) -> str:
         name = self._tensors.get(id(tensor)) or self.tensor_attrs.get(tensor)
         if name is None:
-            known = [*self.watcher.known_values, self._call]
-            if not any(_holds(value, tensor) for value in known):
+            if not self._snapshot.has_tensor(tensor):
                 self.refuse("it makes a tensor by other means than functions of torch")
             name = f"_tensor_constant{len(self.constants)}"
             while hasattr(self._model, name):
@@ -556,22 +559,6 @@ def _is_rebuilt(value: Any) -> bool:
         and all(field.init for field in fields)
         and {*getattr(value, "__dict__", ())} <= {field.name for field in fields}
     )
-
-
-def _holds(value: Any, tensor: torch.Tensor, depth: int = 0) -> bool:
-    """Whether ``tensor`` is ``value`` or among what it holds."""
-    if value is tensor:
-        return True
-    if depth > 10 or isinstance(value, (torch.Tensor, str, type, types.ModuleType)):
-        return False
-    items: Any = ()
-    if isinstance(value, dict):
-        items = value.values()
-    elif isinstance(value, (list, tuple, set, frozenset, collections.deque)):
-        items = value
-    elif isinstance(getattr(value, "__dict__", None), dict):
-        items = vars(value).values()
-    return any(_holds(item, tensor, depth + 1) for item in items)
 
 
 def _static(cls: type, name: str) -> Any:

@@ -65,7 +65,6 @@ class CallWatcher:
         is_watching: whether code of the model runs, and not of torch.fx.
         asks_for_types: whether the code may have asked for the class of an object.
         asks_for_none: whether the code has compared anything with None.
-        known_values: what the code reaches by globals, defaults and enclosing functions.
     """
 
     def __init__(
@@ -87,7 +86,6 @@ class CallWatcher:
         self._origins: dict[int, Origin] = {}
         self._seen_code: list[types.CodeType] = []
         self._touched: dict[int, tuple[str, Any, Any]] = {}
-        self.known_values: list[Any] = []
         self._observer = self._make_observer()
 
     def watch(self) -> None:
@@ -231,7 +229,6 @@ class CallWatcher:
         for name in code.co_freevars:
             value = frame.f_locals.get(name)
             self._snapshot.keep(path, name, value)
-            self.known_values.append(value)
         self._note_globals(code, frame.f_globals)
 
     def note_function(self, path: str, function: Any) -> None:
@@ -245,7 +242,6 @@ class CallWatcher:
             self._snapshot.keep(path, function.__name__, function)
             for value in (*(defaults[0] or ()), *defaults[1]):
                 self._snapshot.keep(path, function.__name__, value)
-                self.known_values.append(value)
 
     def _note_globals(self, code: types.CodeType, namespace: dict[str, Any]) -> None:
         for name in code.co_names:
@@ -268,14 +264,12 @@ class CallWatcher:
                         if not callable(item) and not isinstance(item, types.ModuleType):
                             self._facts.add_attribute_of(value, attribute)
                             self._snapshot.keep("", attribute, item)
-                            self.known_values.append(item)
             elif name in namespace and not _is_wrapper(value):
                 if draws_from_numpy(value):
                     self._refuse(f"it draws random numbers from numpy, by {name!r}")
                 self.note_function("", value)
                 self._facts.add_global(namespace, name)
                 self._snapshot.keep("", name, value)
-                self.known_values.append(value)
 
 
 def _is_users(function: types.FunctionType) -> bool:
