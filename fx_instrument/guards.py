@@ -200,6 +200,12 @@ class Facts:
             self._seen.add(("class", type(module)))
             self._add_forward(type(module))
 
+    def add_direct_call(self, path: str, module: nn.Module) -> None:
+        """The forward of ``module`` was called without the module, so without its hooks."""
+        self.add_type(path, module)
+        self._require(f"'forward' not in {self._module(path)}.__dict__", once=True)
+        self._add_forward(type(module))
+
     def add_root_forward(self, module: nn.Module) -> None:
         """The root is a ``module`` whose class has just this forward."""
         self._require("'forward' not in root.__dict__")

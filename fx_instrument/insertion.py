@@ -13,7 +13,7 @@ from torch import fx
 from torch.fx.graph import CodeGen
 from torch.fx.passes.infra.pass_base import PassBase, PassResult
 
-from .clock import DEFAULT_CLOCK, Clock
+from .clock import DEFAULT_CLOCK, Clock, is_in_seconds
 from .codegen import INSERTED, TimedCodeGen, is_inserted
 from .packing import PackedGraph, pack_graph, unpack_graph
 from .recorder import Recorder, commit
@@ -184,6 +184,7 @@ class TimestampPass(PassBase):
     """
 
     def __init__(self, clock: Clock = DEFAULT_CLOCK) -> None:
+        _ = is_in_seconds(clock)
         self.clock = clock
 
     def call(self, graph_module: fx.GraphModule) -> PassResult:

@@ -29,7 +29,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from .arguments import call_key, kind_of
 from .capture import Capture, capture
-from .clock import DEFAULT_CLOCK, Clock, clock_cost_ns
+from .clock import DEFAULT_CLOCK, Clock, clock_cost_ns, is_in_seconds
 from .codegen import TimedCodeGen, has_registered_targets, is_inserted
 from .errors import CaptureError, NotAModuleError
 from .insertion import (
@@ -83,6 +83,7 @@ class _Instrumentation:
     """What belongs to one drop-in: the graphs of its model, and which call takes which."""
 
     def __init__(self, model: nn.Module, clock: Clock) -> None:
+        _ = is_in_seconds(clock)
         self.model = model
         self.clock = clock
         self.timed_class: type[nn.Module] = _timed_class(type(model), self)
@@ -175,8 +176,8 @@ class _Instrumentation:
             self._has_warned = True
             warnings.warn(
                 f"the model ({type(self.model).__qualname__}) needs more than {MAX_VARIANTS} "
-                "graphs: its calls differ in their plain arguments, or attributes that it reads change "
-                "from call to call; calls for which there is no graph are not timed",
+                "graphs: its calls differ in their plain arguments, or attributes that it reads "
+                "change from call to call; calls for which there is no graph are not timed",
                 RuntimeWarning,
                 stacklevel=5,
             )
@@ -411,7 +412,8 @@ def instrument(model: ModuleT, *args: Any, clock: Clock = DEFAULT_CLOCK, **kwarg
     Raises:
         NotAModuleError: ``model`` is not an ``nn.Module``, or is a ``ScriptModule``.
         CaptureError: symbolic tracing cannot open ``model`` without losing something.
-        TypeError: the arguments do not fit the signature of the model's forward.
+        TypeError: the arguments do not fit the signature of the model's forward, or ``clock`` is
+            no clock.
     """
     if not isinstance(model, nn.Module):
         hint = ""

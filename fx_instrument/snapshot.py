@@ -10,13 +10,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import fx, nn
 
 __all__ = ["CONTAINERS", "Snapshot", "restore_contents", "slots_of"]
 
 _LISTS = (list, collections.deque)
 CONTAINERS = (dict, set, *_LISTS)
-_OPAQUE = (nn.Module, torch.Tensor, type, types.ModuleType, str, int, float, type(None))
+# What is not looked into: it holds nothing of the model's, or it is kept elsewhere.
+_OPAQUE = (
+    fx.Proxy, fx.Node, fx.Graph, nn.Module, torch.Tensor, type, types.ModuleType, str, int, float,
+    type(None),
+)  # fmt: skip
 _PLAIN = (bool, int, float, str, tuple, type(None), torch.nn.Parameter, torch.Tensor)
 
 

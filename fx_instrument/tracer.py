@@ -103,6 +103,7 @@ class CaptureTracer(fx.Tracer):
         self._containers: list[tuple[str, Any, Any]] = []
         self._children: dict[str, nn.Module] = {}
         self._opened_paths: set[str] = set()
+        self._noted_classes: set[type] = set()
         self._has_called_hooks = False
         self._texts: list[tuple[str, str]] = []
 
@@ -384,9 +385,10 @@ class CaptureTracer(fx.Tracer):
     def note_side_door(self, module: nn.Module, name: str) -> None:
         """Code of the model read the ``__dict__`` of ``module`` or its forward."""
         path = self._paths.get(id(module))
-        if name == "__dict__" or path is None:
+        if name == "__dict__" or path is None or name in vars(module):
             self.refuse(f"it reads the attribute {name!r} of a module")
-        self._note_module(path, module)
+        self.facts.add_direct_call(path, module)
+        self._note_class(path, type(module))
 
     def note_child(self, module: nn.Module, name: str, child: nn.Module) -> None:
         """The submodule ``name`` of ``module`` was read as an attribute."""
@@ -406,9 +408,13 @@ class CaptureTracer(fx.Tracer):
     def _note_module(self, path: str, module: nn.Module) -> None:
         self.facts.add_module(path, module)
         self._opened_paths.add(path)
-        for cls in type(module).__mro__:
-            if cls is nn.Module:
+        self._note_class(path, type(module))
+
+    def _note_class(self, path: str, opened_class: type) -> None:
+        for cls in opened_class.__mro__:
+            if cls is nn.Module or cls in self._noted_classes:
                 break
+            self._noted_classes.add(cls)
             if origin_of(file_of(cls)) is Origin.USER:
                 self._snapshot.keep_class(path, cls)
                 for value in vars(cls).values():
@@ -428,7 +434,7 @@ class CaptureTracer(fx.Tracer):
             return
         if draws_from_numpy(value):
             self.refuse(f"it draws random numbers from numpy, by {name!r}")
-        if isinstance(value, Iterator):
+        if hasattr(type(value), "__next__"):
             self.refuse(f"it has an iterator, {name!r}")
         self.watcher.note_function(path or "", value)
         if self._has_called_hooks and isinstance(value, CONTAINERS):
