@@ -224,14 +224,19 @@ class Facts:
         member = f"getattr({self._module(path)}, {name!r})"
         self._require(f"{member} is None" if tensor is None else f"{member} is not None", once=True)
 
-    def add_children(self, path: str, module: nn.Module) -> None:
-        """The code went through the children, parameters or buffers of a module."""
-        variable = self._module(path)
-        for kind in ("_modules", "_parameters", "_buffers"):
-            members = vars(module)[kind]
-            kinds = [(name, type(value)) for name, value in members.items()]
+    def add_members(self, path: str, module: nn.Module, kind: str) -> None:
+        """The code went through the ``_modules``, ``_parameters`` or ``_buffers`` of a module."""
+        members = f"{self._module(path)}.{kind}"
+        if members in self._seen:
+            return
+        self._seen.add(members)
+        if kind == "_modules":
+            if path not in self._seen:  # else its names are guarded already
+                self._require(f"[*{members}] == {self._constant([*vars(module)[kind]])}")
+        else:
+            known = [(name, value is None) for name, value in vars(module)[kind].items()]
             self._require(
-                f"[(n, type(v)) for n, v in {variable}.{kind}.items()] == {self._constant(kinds)}"
+                f"[(n, v is None) for n, v in {members}.items()] == {self._constant(known)}"
             )
 
     def add_type(self, path: str, module: nn.Module) -> None:

@@ -21,13 +21,12 @@ import torch
 __all__ = [
     "Origin",
     "asks_for_modes",
-    "compares_with_none",
     "draws_from_numpy",
     "is_harmless",
     "is_harmless_stdlib",
-    "locals_tested_for_none",
     "origin_of",
     "place_in",
+    "tested_for_none",
     "unsound_reason",
 ]
 
@@ -254,29 +253,21 @@ def _is_result(previous: dis.Instruction | None, before: dis.Instruction | None)
 
 
 @functools.lru_cache(maxsize=4096)
-def compares_with_none(code: types.CodeType) -> bool:
-    """Whether ``code`` compares anything with None."""
-    previous: dis.Instruction | None = None
-    for instruction in dis.get_instructions(code):
-        if _tests_for_none(instruction, previous):
-            return True
-        previous = instruction
-    return False
-
-
-@functools.lru_cache(maxsize=4096)
-def locals_tested_for_none(code: types.CodeType) -> frozenset[str]:
-    """Return the names of the local variables that ``code`` compares with None."""
-    names = set()
+def tested_for_none(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    """Return what ``code`` compares with None: names of local variables, and of attributes."""
+    local_names = set()
+    attribute_names = set()
     before: dis.Instruction | None = None
     previous: dis.Instruction | None = None
     for instruction in dis.get_instructions(code):
         if _tests_for_none(instruction, previous):
             operand = before if _loads_none(previous) else previous
             if operand is not None and operand.opname.startswith("LOAD_FAST"):
-                names.add(str(operand.argval))
+                local_names.add(str(operand.argval))
+            elif operand is not None and operand.opname.startswith("LOAD_ATTR"):
+                attribute_names.add(str(operand.argval))
         before, previous = previous, instruction
-    return frozenset(names)
+    return frozenset(local_names), frozenset(attribute_names)
 
 
 def asks_for_modes(code: types.CodeType) -> bool:

@@ -394,16 +394,16 @@ class CaptureTracer(fx.Tracer):
         """The submodule ``name`` of ``module`` was read as an attribute."""
         path = self._paths.get(id(module))
         if path is not None:
-            self._children[f"{path}.{name}" if path else name] = child
+            self._children.setdefault(f"{path}.{name}" if path else name, child)
 
     def _note_children(self) -> None:
         """Note of the submodules that were read what the code may have asked about them."""
-        if self.watcher.asks_for_types or self.watcher.asks_for_none:
-            for path, child in self._children.items():
-                if self.watcher.asks_for_types:
-                    self.facts.add_type(path, child)
-                else:
-                    self.facts.add_presence(path)
+        tested = {id(module) for module in self.watcher.tested_modules}
+        for path, child in self._children.items():
+            if self.watcher.asks_for_types and child is not None:
+                self.facts.add_type(path, child)
+            elif path.rpartition(".")[2] in self.watcher.tested_attributes or id(child) in tested:
+                self.facts.add_presence(path)
 
     def _note_module(self, path: str, module: nn.Module) -> None:
         self.facts.add_module(path, module)
@@ -424,7 +424,10 @@ class CaptureTracer(fx.Tracer):
         """Attribute ``name`` of ``module`` was read, by ordinary look-up."""
         path = self._paths.get(id(module))
         if name in ("_modules", "_parameters", "_buffers") and path is not None:
-            self.facts.add_children(path, module)
+            self.facts.add_members(path, module, name)
+            if name == "_modules":
+                for child_name, child in vars(module)[name].items():
+                    self.note_child(module, child_name, child)
             return
         if isinstance(value, nn.Module):
             return

@@ -21,13 +21,12 @@ from .snapshot import CONTAINERS, Snapshot, restore_contents
 from .soundness import (
     Origin,
     asks_for_modes,
-    compares_with_none,
     draws_from_numpy,
     is_harmless,
     is_harmless_stdlib,
-    locals_tested_for_none,
     origin_of,
     place_in,
+    tested_for_none,
     unsound_reason,
 )
 
@@ -64,7 +63,8 @@ class CallWatcher:
     Attributes:
         is_watching: whether code of the model runs, and not of torch.fx.
         asks_for_types: whether the code may have asked for the class of an object.
-        asks_for_none: whether the code has compared anything with None.
+        tested_attributes: the names of the attributes that the code has compared with None.
+        tested_modules: the modules that it has compared with None.
     """
 
     def __init__(
@@ -80,7 +80,8 @@ class CallWatcher:
         self._refuse = refuse
         self._opened = opened
         self.asks_for_types = False
-        self.asks_for_none = False
+        self.tested_attributes: set[str] = set()
+        self.tested_modules: list[nn.Module] = []
         self._builtin_call: tuple[types.FrameType | None, Any] = (None, None)
         self._importing: types.FrameType | None = None
         self._origins: dict[int, Origin] = {}
@@ -212,8 +213,11 @@ class CallWatcher:
         return origin
 
     def _check_none_tests(self, frame: types.FrameType) -> None:
-        for name in locals_tested_for_none(frame.f_code):
+        local_names, _ = tested_for_none(frame.f_code)
+        for name in local_names:
             value = frame.f_locals.get(name)
+            if isinstance(value, nn.Module):
+                self.tested_modules.append(value)
             if isinstance(value, Proxy) and may_be_none(value.node):
                 self._refuse(f"it tests for None {name!r}, a traced value ({place_in(frame)})")
 
@@ -223,7 +227,7 @@ class CallWatcher:
         if asks_for_modes(code):
             self._facts.add_ambient(ambient_state())
         self.asks_for_types |= not _TYPE_QUESTIONS.isdisjoint(code.co_names)
-        self.asks_for_none |= compares_with_none(code)
+        self.tested_attributes |= tested_for_none(code)[1]
         path, module = self._opened()
         self._facts.add_class_attributes(type(module), code.co_names)
         for name in code.co_freevars:
