@@ -1,0 +1,585 @@
+"""Kinds of state and questions that a trace could lose or bake in, each found by trying."""
+
+import collections
+import copy
+import dataclasses
+import functools
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import fx, nn
+from torch.nn import functional
+
+import fx_instrument
+from fx_instrument import CaptureError, TimestampPass, instrument
+
+X = torch.tensor([[1.0, 2.0, 3.0]])
+FIRST, SECOND = torch.ones(3), torch.full((3,), 10.0)
+
+
+def counting(count=0):
+    class Nonlocal(nn.Module):
+        def forward(self, x):
+            nonlocal count
+            count += 1
+            return x * count
+
+    return Nonlocal()
+
+
+def counting_in_a_list():
+    counts = [0]
+
+    class ClosureList(nn.Module):
+        def forward(self, x):
+            counts[0] += 1
+            return x * counts[0]
+
+    return ClosureList()
+
+
+def helper(x):
+    helper.calls += 1
+    return x * helper.calls
+
+
+helper.calls = 0
+
+
+class FunctionAttribute(nn.Module):
+    def forward(self, x):
+        return helper(x)
+
+
+def with_default(x, counts=[0]):  # noqa: B006
+    counts[0] += 1
+    return x * counts[0]
+
+
+class HelperDefault(nn.Module):
+    def forward(self, x):
+        return with_default(x)
+
+
+class Slotted:
+    __slots__ = ("count",)
+
+    def __init__(self):
+        self.count = 0
+
+
+class SlotState(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.state = Slotted()
+
+    def forward(self, x):
+        self.state.count += 1
+        return x * self.state.count
+
+
+class DeepState(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.state = {"a": {"a": {"a": {"a": {"a": {"a": {"n": 0}}}}}}}
+
+    def forward(self, x):
+        self.state["a"]["a"]["a"]["a"]["a"]["a"]["n"] += 1
+        return x + 1
+
+
+class ArrayState(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.array = np.zeros(2)
+
+    def forward(self, x):
+        self.array[0] += 1
+        return x + 1
+
+
+class IteratorState(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.numbers = itertools.count()
+
+    def forward(self, x):
+        return x * next(self.numbers)
+
+
+@functools.lru_cache
+def cached(length):
+    return torch.arange(length).float()
+
+
+class CachedFunction(nn.Module):
+    def forward(self, x):
+        return x + cached(3)
+
+
+class Holder:
+    pass
+
+
+class ClassState(nn.Module):
+    def forward(self, x):
+        Holder.last = x * 2
+        return x + 1
+
+
+class LegacyConstructor(nn.Module):
+    def forward(self, x):
+        y = torch.Tensor([0.0, 0.0, 0.0])
+        y += x[0]
+        return y
+
+
+class SeedsGenerator(nn.Module):
+    def forward(self, x):
+        torch.default_generator.manual_seed(5)
+        return x + torch.rand(3)
+
+
+class NoneFromModule(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(3, 1, batch_first=True)
+
+    def forward(self, x):
+        output, weights = self.attention(x, x, x, need_weights=False)
+        return output if weights is None else output * 100
+
+
+class NoneFromGrad(nn.Module):
+    def forward(self, x):
+        return x * 2 if x.grad is None else x * 3
+
+
+class ExtendsTuple(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(3, 3)
+
+    def forward(self, x):
+        outputs = self.lstm(x)
+        longer = outputs
+        longer += (x,)
+        return outputs
+
+
+class AsksForTracer(nn.Module):
+    def forward(self, x):
+        return x * 2 if torch.overrides.has_torch_function((x,)) else x * 3
+
+
+class AsksCallable(nn.Module):
+    def forward(self, x):
+        return x() if callable(x) else x + 1
+
+
+class HasOwnCall(nn.Module):
+    def __call__(self, x):
+        return super().__call__(x + 1)
+
+    def forward(self, x):
+        return x * 2
+
+
+def hooked_own_call():
+    model = nn.Sequential(HasOwnCall())
+    model[0].register_forward_hook(lambda module, args, output: None)
+    return model
+
+
+class CallsItself(nn.Module):
+    def forward(self, x, depth=2):
+        return self(x + 1, depth - 1) if depth else x
+
+
+class OwnNew(collections.namedtuple("OwnNew", "a b")):
+    def __new__(cls, a, b=1):
+        return super().__new__(cls, a * 2, b)
+
+
+class MakesOwnNew(nn.Module):
+    def forward(self, x):
+        return OwnNew(x)
+
+
+class ReturnsSize(nn.Module):
+    def forward(self, x):
+        return x, torch.Size([1, 2])
+
+
+class ReturnsOwnList(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.outputs = [1, 2]
+
+    def forward(self, x):
+        return x + 1, self.outputs
+
+
+@dataclasses.dataclass
+class HalfMade:
+    a: object
+    b: int = dataclasses.field(init=False, default=3)
+
+
+class MakesHalfMade(nn.Module):
+    def forward(self, x):
+        return HalfMade(x * 2)
+
+
+class ParameterCalledInf(nn.Module):
+    def forward(self, x, inf=2.0):
+        return x * float("inf")
+
+
+class Deterministic(nn.Module):
+    def forward(self, x):
+        torch.use_deterministic_algorithms(True)
+        return x * 2
+
+
+class DecoratedByAutocast(nn.Module):
+    @torch.autocast("cpu", enabled=False)
+    def forward(self, x):
+        return x @ x.T
+
+
+class ReadsDict(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = 2
+
+    def forward(self, x):
+        return x * self.__dict__["scale"]
+
+
+def keep_output(kept, module, args, output):
+    kept["last"] = output
+
+
+class ReadsWhatHookKept(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.kept = {}
+        self.linear.register_forward_hook(functools.partial(keep_output, self.kept))
+
+    def forward(self, x):
+        self.linear(x)
+        return self.kept["last"]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        counting,
+        counting_in_a_list,
+        FunctionAttribute,
+        HelperDefault,
+        SlotState,
+        DeepState,
+        ArrayState,
+        IteratorState,
+        CachedFunction,
+        ClassState,
+        LegacyConstructor,
+        SeedsGenerator,
+        NoneFromModule,
+        NoneFromGrad,
+        ExtendsTuple,
+        AsksForTracer,
+        AsksCallable,
+        hooked_own_call,
+        CallsItself,
+        MakesOwnNew,
+        ReturnsSize,
+        ReturnsOwnList,
+        MakesHalfMade,
+        ParameterCalledInf,
+        Deterministic,
+        DecoratedByAutocast,
+        ReadsDict,
+        ReadsWhatHookKept,
+    ],
+)
+def test_what_a_graph_would_lose_is_refused_and_undone(build):
+    model, twin = build(), build()
+    x = X[None] if build is NoneFromModule else X
+    with pytest.raises(CaptureError, match="cannot open"):
+        instrument(model)
+
+    torch.manual_seed(0)
+    expected = twin(x)
+    if build in (FunctionAttribute, HelperDefault):
+        # Both share what they count in: 1 shows that capturing has left nothing there.
+        assert torch.equal(expected, x)
+    assert type(cached(3)) is torch.Tensor
+    assert type(getattr(Holder, "last", X)) is torch.Tensor
+    assert getattr(getattr(model, "state", None), "count", 0) == 0
+    assert getattr(model, "array", np.zeros(2)).tolist() == [0, 0]
+    torch.use_deterministic_algorithms(False)
+
+
+def assert_same_after(model, change, x=X):
+    """Compare a model and its twin before and after ``change`` is made to both."""
+    twin = copy.deepcopy(model)
+    timed = instrument(model)
+    assert torch.equal(timed(x), twin(x))
+    change(timed)
+    change(twin)
+    assert torch.equal(timed(x), twin(x))
+    return timed
+
+
+class ChoosesConstant(nn.Module):
+    def forward(self, x):
+        return x + FIRST if self.training else x + SECOND
+
+
+def test_constants_of_several_graphs_stay_apart():
+    timed = assert_same_after(ChoosesConstant(), lambda model: model.eval())
+    assert torch.equal(timed.train()(X), X + 1)
+    assert torch.equal(timed.eval()(X), X + 10)
+
+
+class LoopsOverList(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(3, 3)])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_a_layer_that_is_appended_is_called():
+    assert_same_after(LoopsOverList(), lambda model: model.layers.append(nn.ReLU()))
+
+
+class AsksAboutChild(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act = nn.ReLU()
+        self.last = nn.Linear(3, 3)
+
+    def forward(self, x):
+        x = self.act(x) * 2 if isinstance(self.act, nn.ReLU) else self.act(x)
+        return self.last(x) if self.last is not None else x
+
+
+def test_a_child_of_another_class_is_asked_anew():
+    assert_same_after(AsksAboutChild(), lambda model: setattr(model, "act", nn.GELU()))
+
+
+def test_a_child_that_becomes_none_is_left_out():
+    assert_same_after(AsksAboutChild(), lambda model: setattr(model, "last", None))
+
+
+class SumsParameters(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return x * sum(parameter.sum() for parameter in self.parameters())
+
+
+def test_parameters_that_come_and_go_are_seen():
+    part = nn.Linear(3, 3, bias=False)
+    assert_same_after(SumsParameters(), lambda model: setattr(model, "part", part))
+
+
+class Scale(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        return x * self.factor
+
+
+class CalledByTwoNames(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = self.second = Scale(2.0)
+
+    def forward(self, x):
+        return self.first(x) + self.second(x)
+
+
+def test_one_of_two_names_of_a_module_may_change():
+    assert_same_after(CalledByTwoNames(), lambda model: setattr(model, "second", Scale(3.0)))
+
+
+class NamedLikeMethod(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.type = "relu"
+
+    def forward(self, x):
+        return functional.relu(-x) if self.type == "relu" else functional.gelu(x)
+
+
+def test_an_attribute_with_the_name_of_a_method_is_guarded():
+    assert_same_after(NamedLikeMethod(), lambda model: setattr(model, "type", "gelu"))
+
+
+class Base(nn.Module):
+    FACTOR = 2
+
+    def encode(self, x):
+        return x * 3
+
+
+class Derived(Base):
+    def forward(self, x):
+        return self.encode(x) * self.FACTOR
+
+
+def test_class_attributes_and_methods_are_guarded(monkeypatch):
+    timed = instrument(Derived())
+    assert torch.equal(timed(X), X * 6)
+    monkeypatch.setattr(Base, "FACTOR", 5)
+    assert torch.equal(timed(X), X * 15)
+    monkeypatch.setattr(Base, "encode", lambda self, x: x * 7)
+    assert torch.equal(timed(X), X * 35)
+
+
+def test_variables_of_an_enclosing_function_are_guarded():
+    factor = 2.0
+
+    class Model(nn.Module):
+        def forward(self, x):
+            return x * factor
+
+    timed = instrument(Model())
+    assert torch.equal(timed(X), X * 2)
+    factor = 5.0
+    assert torch.equal(timed(X), X * 5)
+
+
+class Special(int):
+    pass
+
+
+class Config:
+    def __init__(self):
+        self.factor = Special(2)
+
+
+class ReadsConfig(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.config = Config()
+        self.array = np.array([1.0, 2.0])
+        self.rate = np.float64(0.5)
+
+    def forward(self, x):
+        return x * float(self.config.factor) * float(self.array[0]) * self.rate
+
+
+def test_objects_arrays_and_numbers_of_other_classes_are_guarded():
+    assert_same_after(ReadsConfig(), lambda model: setattr(model.config, "factor", Special(3)))
+    assert_same_after(ReadsConfig(), lambda model: model.array.__setitem__(0, 7.0))
+
+
+class MatmulInPlace(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(3) * 2)
+
+    def forward(self, x):
+        y = x
+        y @= self.weight
+        return x + y
+
+
+def test_an_in_place_product_makes_a_new_tensor():
+    assert torch.equal(instrument(MatmulInPlace())(X), X * 3)
+
+
+class OddNames(nn.Module):
+    def forward(self, x, clock, commit=None, t=None):
+        return x + clock
+
+
+def test_parameters_may_be_called_like_what_generated_code_uses():
+    assert torch.equal(instrument(OddNames())(X, X), X * 2)
+    timed = TimestampPass()(fx.symbolic_trace(OddNames())).graph_module
+    assert torch.equal(timed(X, clock=X), X * 2)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_scripted_child_is_a_row():
+    model = nn.Sequential(nn.Linear(3, 3), torch.jit.script(nn.ReLU()))
+    timed = instrument(model)
+    assert torch.equal(timed(X), model(X))
+    assert list(timed.report().nodes["name"]) == ["input_1", "_0", "_1", "output"]
+
+
+def test_a_timed_child_is_a_row():
+    child = TimestampPass()(fx.symbolic_trace(nn.Sequential(nn.ReLU()))).graph_module
+    timed = instrument(nn.Sequential(child))
+    assert torch.equal(timed(X), X)
+    assert fx_instrument.report(timed).num_runs == 1
+
+
+def test_a_lazy_model_is_refused_until_it_is_initialized():
+    model = nn.LazyLinear(4)
+    with pytest.raises(CaptureError, match="call it once, then instrument it"):
+        instrument(model)
+    expected = model(X)
+    assert torch.equal(instrument(model)(X), expected)
+
+
+class TakesNumber(nn.Module):
+    def forward(self, x, n):
+        for _ in range(n):
+            x = x + 1
+        return x
+
+
+def test_example_arguments_stand_for_a_call():
+    with pytest.raises(CaptureError):
+        instrument(TakesNumber())
+    timed = instrument(TakesNumber(), X, 3)
+    assert torch.equal(timed(X, 3), X + 3)
+    assert torch.equal(timed(X, n=2), X + 2)
+    assert timed.report().num_runs == 2
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        instrument(TakesNumber(), X, 3, 4)
+
+
+def test_past_the_limit_of_graphs_calls_run_untimed_with_a_warning():
+    timed = instrument(TakesNumber(), X, 0)
+    for n in range(64):
+        timed(X, n)
+    with pytest.warns(RuntimeWarning, match="needs more than 64 graphs"):
+        assert torch.equal(timed(X, 64), X + 64)
+    assert torch.equal(timed(X, 65), X + 65)
+    assert timed.report().num_runs == 64
+
+
+def test_a_plain_tensor_that_a_hook_sets_anew_needs_one_graph():
+    with pytest.warns(FutureWarning):
+        model = torch.nn.utils.weight_norm(nn.Linear(3, 3))
+    timed = instrument(model)
+    for _ in range(70):
+        assert torch.equal(timed(X), model(X))
+    assert timed.report().num_runs == 70
+
+
+@pytest.mark.parametrize("clock", [5, lambda: None, lambda: "now"])
+def test_what_is_no_clock_is_refused(clock):
+    with pytest.raises(TypeError, match="a clock is a function of no arguments that gives a float"):
+        instrument(nn.Sequential(nn.ReLU()), clock=clock)
+    with pytest.raises(TypeError, match="a clock is a function of no arguments that gives a float"):
+        TimestampPass(clock)
