@@ -160,8 +160,8 @@ def run(args: argparse.Namespace) -> None:
     """
     if args.output is not None:
         # Resolved here, as the model may change the working directory.
-        args.output = Path(os.path.realpath(args.output))
-        check_output(args.output)
+        target = Path(os.path.realpath(args.output))
+        check_output(args.output, target)
     elif sys.stdout is None:
         raise CommandError("standard output is closed; give a file, as --output FILE", FAILURE)
     with restored_torch_settings(), searched_for_imports(args.model):
@@ -180,7 +180,7 @@ def run(args: argparse.Namespace) -> None:
     if args.output is None:
         print_text(text)
     else:
-        write_whole(args.output, text)
+        write_whole(args.output, target, text)
 
 
 @dataclass(frozen=True)
@@ -681,13 +681,16 @@ def discard_standard_output() -> None:
         os.dup2(devnull.fileno(), sys.stdout.fileno())
 
 
-def check_output(path: Path) -> None:
+def check_output(path: Path, target: Path) -> None:
     """See before the model is run that a file can be written.
+
+    Args:
+        path: as it was given.
+        target: where it leads to.
 
     Raises:
         CommandError: it cannot.
     """
-    target = Path(os.path.realpath(path))
     try:
         if target.exists():
             if not target.is_file():
@@ -700,15 +703,19 @@ def check_output(path: Path) -> None:
         raise CommandError(f"cannot write {str(path)!r}: {error.strerror}", WRONG_USAGE) from error
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, target: Path, text: str) -> None:
     """Write a file such that it holds the whole text or is what it was.
 
-    A link is followed, and the permissions of a file that is replaced are kept.
+    The permissions of a file that is replaced are kept.
+
+    Args:
+        path: as it was given.
+        target: where it leads to.
+        text: what the file is to hold.
 
     Raises:
         CommandError: it cannot be written.
     """
-    target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{PROG}-{secrets.token_hex(8)}")
     try:
         with open(temporary, "x", encoding="utf-8") as file:

@@ -409,7 +409,10 @@ BAD_FILES = {
         (["net.py:scripted", *SMALL], "instrumenting net.py:scripted failed: instrument() needs"),
         (["net.py:BadView", *SMALL], "running net.py:BadView failed: RuntimeError: shape '[7, 7]'"),
         (["net.py:Net", "--input", "2,4"], "running net.py:Net failed: RuntimeError: mat1 and "),
-        (["net.py:Net", "--input", "2,3", "--input", "2,3"], "running net.py:Net failed: TypeErr"),
+        (
+            ["net.py:Net", "--input", "2,3", "--input", "2,3"],
+            "instrumenting net.py:Net failed: TypeErr",
+        ),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
@@ -509,3 +512,42 @@ def _read_to_end(terminal: int) -> bytes:
         return os.read(terminal, 4096)
     except OSError:  # What Linux answers once the other side is closed.
         return b""
+
+
+def test_a_model_that_changes_directory_writes_where_it_was_told(workplace: Path) -> None:
+    (workplace / "moves.py").write_text(
+        "import os, tempfile\n"
+        "from torch import nn\n"
+        "def build():\n"
+        "    os.chdir(tempfile.gettempdir())\n"
+        "    return nn.Sequential(nn.ReLU())\n"
+    )
+    assert main(["moves.py:build", "--input", "2,3", "--runs", "1", "--output", "moved.txt"]) == 0
+    assert "_0" in (workplace / "moved.txt").read_text()
+
+
+def test_a_train_method_that_returns_nothing_is_no_trouble(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (workplace / "quiet.py").write_text(
+        "from torch import nn\n"
+        "class Quiet(nn.Module):\n"
+        "    def train(self, mode=True):\n"
+        "        super().train(mode)\n"
+        "    def forward(self, x):\n"
+        "        return x * 2\n"
+    )
+    assert main(["quiet.py:Quiet", "--input", "2,3", "--runs", "1"]) == 0
+    assert "mul" in capsys.readouterr().out
+
+
+def test_closed_standard_output_is_a_failure(workplace: Path) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'"{sys.executable}" -m fx_instrument net.py:Net --input 2,3 >&-'],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("fx-instrument: error: standard output is closed")
