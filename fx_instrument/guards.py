@@ -140,13 +140,30 @@ def has_global_hooks() -> bool:
     )
 
 
-def _is_open(module: nn.Module, cls: type, children: list[str]) -> bool:
+def _children_of(module: nn.Module) -> list[str] | int:
+    """Return the names of the children of ``module``, or how many they are if they are numbered.
+
+    The names of a long ``Sequential`` take longer to go through than most layers to run.
+    """
+    names = [*module._modules]
+    is_numbered = names == [str(number) for number in range(len(names))]
+    return len(names) if is_numbered else names
+
+
+def has_children(module: nn.Module, children: list[str] | int) -> bool:
+    """Whether the children of ``module`` are those that :func:`_children_of` told."""
+    if isinstance(children, int):
+        return len(module._modules) == children
+    return [*module._modules] == children
+
+
+def _is_open(module: nn.Module, cls: type, children: list[str] | int) -> bool:
     """Whether calling ``module`` still runs the forward of ``cls`` and no more."""
     return (
         type(module) is cls
         and "forward" not in module.__dict__
         and not has_hooks(module)
-        and [*module._modules] == children
+        and has_children(module, children)
     )
 
 
@@ -176,7 +193,7 @@ class Facts:
             "ambient_state": ambient_state,
             "describe": describe,
             "freeze": freeze,
-            "forward_of": forward_of,
+            "has_children": has_children,
             "has_global_hooks": has_global_hooks,
             "is_open": _is_open,
         }
@@ -189,13 +206,13 @@ class Facts:
             return
         self._seen.add(path)
         variable = self._module(path)
-        children = self._constant([*module._modules])
+        children = self._constant(_children_of(module))
         if path:
             cls = self._constant(type(module))
             self._require(f"is_open({variable}, {cls}, {children})")
             self._require("not has_global_hooks()", once=True)
         else:
-            self._require(f"'forward' not in root.__dict__ and [*root._modules] == {children}")
+            self._require(f"'forward' not in root.__dict__ and has_children(root, {children})")
         if ("class", type(module)) not in self._seen:
             self._seen.add(("class", type(module)))
             self._add_forward(type(module))
@@ -213,7 +230,7 @@ class Facts:
 
     def _add_forward(self, cls: type) -> None:
         forward = self._constant(forward_of(cls))
-        self._require(f"forward_of({self._constant(cls)}) is {forward}")
+        self._require(f"{self._constant(cls)}.forward is {forward}")
 
     def add_attribute(self, path: str, name: str, value: Any) -> None:
         """Attribute ``name`` of the module at ``path`` was read."""
@@ -232,7 +249,8 @@ class Facts:
         self._seen.add(members)
         if kind == "_modules":
             if path not in self._seen:  # else its names are guarded already
-                self._require(f"[*{members}] == {self._constant([*vars(module)[kind]])}")
+                children = self._constant(_children_of(module))
+                self._require(f"has_children({self._module(path)}, {children})")
         else:
             known = [(name, value is None) for name, value in vars(module)[kind].items()]
             self._require(
