@@ -431,6 +431,7 @@ class CaptureTracer(fx.Tracer):
             return
         if isinstance(value, nn.Module):
             return
+        self.watcher.refuse_cached(value)
         is_own = name in object.__getattribute__(module, "__dict__")
         # A method, or a value that is computed: what it reads is noted of its own.
         if not is_own and (callable(value) or _static(type(module), name) is not value):

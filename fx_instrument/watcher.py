@@ -235,53 +235,64 @@ class CallWatcher:
             self._snapshot.keep(path, name, value)
         self._note_globals(code, frame.f_globals)
 
-    def note_function(self, path: str, function: Any) -> None:
-        """A function of the model's may be called: note what it keeps from call to call."""
+    def refuse_cached(self, function: Any) -> None:
+        """Refuse a function that keeps its results, which would be traced values."""
+        function = getattr(function, "__func__", function)
         if isinstance(function, functools._lru_cache_wrapper):
             name = getattr(function, "__name__", "a function")
             self._refuse(f"it calls {name}(), whose results are cached")
+
+    def note_function(self, path: str, function: Any) -> None:
+        """A function of the model's may be called: note what it keeps from call to call."""
         if isinstance(function, types.FunctionType) and _is_users(function):
             self._facts.add_closure(function)
-            defaults = (function.__defaults__, (function.__kwdefaults__ or {}).values())
             self._snapshot.keep(path, function.__name__, function)
-            for value in (*(defaults[0] or ()), *defaults[1]):
+            defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+            for value in defaults:
                 self._snapshot.keep(path, function.__name__, value)
 
     def _note_globals(self, code: types.CodeType, namespace: dict[str, Any]) -> None:
+        """Note the globals that ``code`` names, and what it may read of them."""
         for name in code.co_names:
-            value = namespace.get(name, torch)
-            if isinstance(value, (types.ModuleType, type)):
-                if value.__name__ == "numpy.random" or (
-                    value.__name__ == "numpy" and "random" in code.co_names
-                ):
-                    self._refuse("it draws random numbers from numpy.random")
-                if isinstance(value, type) and value.__module__.partition(".")[0] != "torch":
+            if name not in namespace or _is_wrapper(namespace[name]):
+                continue
+            value = namespace[name]
+            if isinstance(value, types.ModuleType):
+                self._note_python_module(code, value)
+            elif isinstance(value, type):
+                if not value.__module__.startswith("torch"):
                     self._facts.add_class_attributes(value, code.co_names)
-                    if origin_of(file_of(value)) is Origin.USER:
-                        self._snapshot.keep_class("", value)
-                elif value.__name__ == "os" and "environ" in code.co_names:
-                    self._refuse("it reads os.environ")
-                elif isinstance(value, types.ModuleType) and not _is_torch_module(value):
-                    for attribute in code.co_names:
-                        item = vars(value).get(attribute, torch)
-                        self.note_function("", item)
-                        if not callable(item) and not isinstance(item, types.ModuleType):
-                            self._facts.add_attribute_of(value, attribute)
-                            self._snapshot.keep("", attribute, item)
-            elif name in namespace and not _is_wrapper(value):
-                if draws_from_numpy(value):
-                    self._refuse(f"it draws random numbers from numpy, by {name!r}")
-                self.note_function("", value)
+                if origin_of(file_of(value)) is Origin.USER:
+                    self._snapshot.keep_class("", value)
+            else:
+                self._note_value(name, value)
                 self._facts.add_global(namespace, name)
-                self._snapshot.keep("", name, value)
+
+    def _note_python_module(self, code: types.CodeType, module: types.ModuleType) -> None:
+        name = module.__name__
+        if name == "numpy.random" or (name == "numpy" and "random" in code.co_names):
+            self._refuse("it draws random numbers from numpy.random")
+        if name == "os" and "environ" in code.co_names:
+            self._refuse("it reads os.environ")
+        if name.partition(".")[0] == "torch":
+            return
+        for attribute in code.co_names:
+            value = vars(module).get(attribute, torch)
+            if not isinstance(value, (types.ModuleType, type)):
+                self._note_value(attribute, value)
+                if not callable(value):
+                    self._facts.add_attribute_of(module, attribute)
+
+    def _note_value(self, name: str, value: Any) -> None:
+        if draws_from_numpy(value):
+            self._refuse(f"it draws random numbers from numpy, by {name!r}")
+        self.refuse_cached(value)
+        self.note_function("", value)
+        self._snapshot.keep("", name, value)
 
 
 def _is_users(function: types.FunctionType) -> bool:
     return origin_of(function.__code__.co_filename) is Origin.USER
-
-
-def _is_torch_module(module: types.ModuleType) -> bool:
-    return module.__name__.partition(".")[0] == "torch"
 
 
 def file_of(cls: type) -> str:

@@ -119,6 +119,24 @@ class CachedFunction(nn.Module):
         return x + cached(3)
 
 
+class CachedMethod(nn.Module):
+    @functools.lru_cache  # noqa: B019
+    def table(self, length):
+        return torch.arange(length).float()
+
+    def forward(self, x):
+        return x + self.table(3)
+
+
+class UnusedCachedMethod(CachedMethod):
+    def forward(self, x):
+        return x + 1
+
+
+def test_a_cached_method_that_is_not_called_is_no_trouble():
+    assert torch.equal(instrument(UnusedCachedMethod())(X), X + 1)
+
+
 class Holder:
     pass
 
@@ -287,6 +305,7 @@ class ReadsWhatHookKept(nn.Module):
         ArrayState,
         IteratorState,
         CachedFunction,
+        CachedMethod,
         ClassState,
         LegacyConstructor,
         SeedsGenerator,
