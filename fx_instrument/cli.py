@@ -545,6 +545,8 @@ def measure(
         torch.enable_grad() if train else torch.inference_mode(),
         blamed_on_model(f"running {subject.title}"),
     ):
+        # Inside the block, so that an interrupt from here on wipes the bar away.
+        progress.show(0)
         for num_done in range(num_warmup + num_runs):
             if num_done == num_warmup:
                 reset(timed)
@@ -651,7 +653,6 @@ class ProgressBar:
         self.next_draw_s = 0.0
 
     def __enter__(self) -> ProgressBar:
-        self.show(0)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
