@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import operator
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -115,12 +115,8 @@ class Snapshot:
         for path, (module, attributes) in self._attributes.items():
             known = module.__dict__
             if not _is_same(known, attributes):
-                changed = next(
-                    key
-                    for key in (*attributes, *known)
-                    if known.get(key, self) is not attributes.get(key, self)
-                )
-                changes.append((path, f"it sets its attribute {changed!r}"))
+                changed = _changed_keys(known, attributes)
+                changes += [(path, f"it sets its attribute {key!r}") for key in changed]
                 known.clear()
                 known.update(attributes)
         for path, name, container, contents in self._containers.values():
@@ -140,12 +136,7 @@ class Snapshot:
                 changes.append((path, f"it changes the contents of {name!r}"))
                 setattr(holder, slot, value)
         for path, cls, attributes in self._classes.values():
-            changed = [
-                key
-                for key in (*attributes, *vars(cls))
-                if vars(cls).get(key, self) is not attributes.get(key, self)
-            ]
-            for key in dict.fromkeys(changed):
+            for key in _changed_keys(vars(cls), attributes):
                 changes.append((path, f"it sets the attribute {key!r} of {cls.__name__}"))
                 if key in attributes:
                     setattr(cls, key, attributes[key])
@@ -181,6 +172,13 @@ def _has_attributes(value: Any) -> bool:
 
 def _items(contents: Any) -> Any:
     return contents.values() if isinstance(contents, dict) else contents
+
+
+def _changed_keys(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
+    """Return the keys whose value is another object, or is there only now or only before."""
+    missing = object()
+    keys = dict.fromkeys((*before, *now))
+    return [key for key in keys if now.get(key, missing) is not before.get(key, missing)]
 
 
 def _is_same(container: Any, contents: Any) -> bool:

@@ -41,17 +41,7 @@ LAYERS = (
 MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))
 
 SHOWING = ("recording", "report")
-CAPTURING = (
-    "arguments",
-    "soundness",
-    "snapshot",
-    "guards",
-    "proxies",
-    "real_calls",
-    "watcher",
-    "tracer",
-    "capture",
-)
+CAPTURING = LAYERS[LAYERS.index("arguments") : LAYERS.index("recorder")]
 
 
 def imports_of(module: str) -> tuple[set[str], set[str]]:
