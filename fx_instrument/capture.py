@@ -8,15 +8,16 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx, nn
 
 from .guards import Facts
+from .recording import ClosedFrame
 from .snapshot import Snapshot
-from .tracer import CaptureTracer
+from .tracer import CaptureTracer, Openness, Restart
 
 __all__ = ["Capture", "capture"]
 
@@ -35,17 +36,22 @@ class Capture:
             30 ns a fact.
         constants: tensors that belong neither to the call nor to the module, by the name of
             their ``get_attr`` target.
+        closed: the ``call_module`` targets whose forward could not be opened, and why.
+        facts: the attributes, globals and modes that were read, with their values, in words.
     """
 
     graph: fx.Graph
     holds: Callable[[nn.Module], bool]
     constants: Mapping[str, torch.Tensor]
+    closed: Mapping[str, ClosedFrame] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 def capture(
     model: nn.Module,
     args: tuple[Any, ...] | None = None,
     kwargs: Mapping[str, Any] | None = None,
+    openness: Openness = Openness(),
 ) -> Capture:
     """Capture the forward of ``model`` as a graph, and leave ``model`` as it was.
 
@@ -55,9 +61,10 @@ def capture(
             values are taken as constants. None stands for the call that gives a tensor for each
             parameter without a default.
         kwargs: the same, by name.
+        openness: which modules are opened, where it is a matter of choice.
 
     Raises:
-        CaptureError: tracing failed, or would lose or change something.
+        CaptureError: the forward of ``model`` itself cannot be traced without losing something.
         TypeError: the arguments do not fit the signature of ``forward``.
     """
     if isinstance(model, fx.GraphModule) and "forward" not in model.__dict__:
@@ -65,14 +72,40 @@ def capture(
         facts = Facts()
         facts.add_root_forward(model)
         return Capture(copy.deepcopy(model.graph), facts.compile(), {})
+    closed: dict[str, str] = {}
     with _TRACE_LOCK:
-        snapshot = Snapshot(model)
-        tracer = CaptureTracer(model, args, kwargs, snapshot)
-        try:
-            graph = tracer.capture()
-        finally:
-            change = snapshot.restore()
-        if change is not None:
-            path, reason = change
-            raise tracer.error(reason, path)
-        return Capture(graph, tracer.facts.compile(), tracer.constants)
+        while True:
+            snapshot = Snapshot(model)
+            tracer = CaptureTracer(model, args, kwargs, snapshot, closed, openness)
+            graph = None
+            try:
+                graph = tracer.capture()
+            except Restart as restart:
+                found = restart.closed
+            finally:
+                changes = snapshot.restore()
+            if graph is not None:
+                found = dict(changes)
+                if not found:
+                    facts = tracer.facts
+                    return Capture(
+                        graph, facts.compile(), tracer.constants, tracer.closed, facts.in_words
+                    )
+            _add_closed(closed, found, tracer)
+
+
+def _add_closed(closed: dict[str, str], found: Mapping[str, str], tracer: CaptureTracer) -> None:
+    """Add what was found to need closing, each with its reason.
+
+    What a module holds may have been changed by one that calls it: that is closed in its place
+    if the module is closed already.
+
+    Raises:
+        CaptureError: the root itself would have to be closed.
+    """
+    for path, reason in found.items():
+        while path in closed:
+            path = path.rpartition(".")[0]
+        if not path:
+            raise tracer.error(reason)
+        closed[path] = reason

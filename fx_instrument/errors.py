@@ -6,6 +6,8 @@ never caught or reworded.
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = ["CaptureError", "EmptyRecordingError", "FxInstrumentError", "NotAModuleError"]
 
 
@@ -21,7 +23,17 @@ class CaptureError(FxInstrumentError, RuntimeError):
     """No graph that computes what the model computes could be captured.
 
     The message names the module, the reason with its place in the source, and what to change.
+
+    Attributes:
+        closed: the same as a :class:`~fx_instrument.recording.ClosedFrame`.
     """
+
+    def __init__(self, message: str, closed: Any) -> None:
+        super().__init__(message, closed)
+        self.closed = closed
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class EmptyRecordingError(FxInstrumentError, RuntimeError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import reprlib
 import types
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -27,9 +28,11 @@ __all__ = [
     "has_global_hooks",
     "has_hooks",
     "plain_attributes",
+    "truncate",
 ]
 
 _SCALARS = frozenset({bool, int, str, bytes, type(None), type(...), torch.dtype, torch.device})
+_SCALARS_AND_NUMBERS = (bool, int, float, complex, str, bytes, type(None), torch.dtype)
 _MAX_ITEMS = 1000
 _LITERALS = (bool, int, float, complex, str, bytes)
 
@@ -140,6 +143,15 @@ def has_global_hooks() -> bool:
     )
 
 
+def truncate(part: Any, size: int) -> None:
+    """Drop from a list or a dict all that came after its first ``size`` items."""
+    if isinstance(part, list):
+        del part[size:]
+    else:
+        while len(part) > size:
+            part.popitem()
+
+
 def _children_of(module: nn.Module) -> list[str] | int:
     """Return the names of the children of ``module``, or how many they are if they are numbered.
 
@@ -167,6 +179,13 @@ def _is_open(module: nn.Module, cls: type, children: list[str] | int) -> bool:
     )
 
 
+def _shortened(value: Any) -> str:
+    """Return the text of a plain value; of another, its class."""
+    if isinstance(value, _SCALARS_AND_NUMBERS):
+        return reprlib.repr(value)
+    return f"a {type(value).__name__}"
+
+
 def ambient_state() -> tuple[Any, ...]:
     """Return the modes of torch under which the calling thread computes."""
     return (
@@ -189,6 +208,7 @@ class Facts:
 
     def __init__(self) -> None:
         self._lines: list[str] = []
+        self.in_words: dict[str, str] = {}
         self._namespace: dict[str, Any] = {
             "ambient_state": ambient_state,
             "describe": describe,
@@ -198,13 +218,26 @@ class Facts:
             "is_open": _is_open,
         }
         self._variables = {"": "root"}
-        self._seen: set[Any] = set()
+        # A dict for its order, which is how it is taken back.
+        self._seen: dict[Any, None] = {}
+
+    def mark(self) -> tuple[int, ...]:
+        """Return how far the facts go now, for :meth:`roll_back`."""
+        return tuple(map(len, self._all_parts()))
+
+    def roll_back(self, mark: tuple[int, ...]) -> None:
+        """Forget the facts that were added since ``mark``."""
+        for part, size in zip(self._all_parts(), mark, strict=True):
+            truncate(part, size)
+
+    def _all_parts(self) -> tuple[Any, ...]:
+        return self._lines, self._namespace, self._variables, self._seen, self.in_words
 
     def add_module(self, path: str, module: nn.Module) -> None:
         """The forward of ``module``, found at ``path``, is part of the graph."""
         if path in self._seen:
             return
-        self._seen.add(path)
+        self._seen[path] = None
         variable = self._module(path)
         children = self._constant(_children_of(module))
         if path:
@@ -214,7 +247,7 @@ class Facts:
         else:
             self._require(f"'forward' not in root.__dict__ and has_children(root, {children})")
         if ("class", type(module)) not in self._seen:
-            self._seen.add(("class", type(module)))
+            self._seen[("class", type(module))] = None
             self._add_forward(type(module))
 
     def add_direct_call(self, path: str, module: nn.Module) -> None:
@@ -234,11 +267,14 @@ class Facts:
 
     def add_attribute(self, path: str, name: str, value: Any) -> None:
         """Attribute ``name`` of the module at ``path`` was read."""
+        self.in_words[f"{path}.{name}" if path else f"self.{name}"] = _shortened(value)
         self._add_value(f"getattr({self._module(path)}, {name!r})", value)
 
     def add_member(self, path: str, name: str, tensor: torch.Tensor | None) -> None:
         """The parameter or buffer ``name`` of the module at ``path`` is there, or is None."""
         member = f"getattr({self._module(path)}, {name!r})"
+        words = "None" if tensor is None else "a tensor"
+        self.in_words.setdefault(f"{path}.{name}" if path else f"self.{name}", words)
         self._require(f"{member} is None" if tensor is None else f"{member} is not None", once=True)
 
     def add_members(self, path: str, module: nn.Module, kind: str) -> None:
@@ -246,7 +282,7 @@ class Facts:
         members = f"{self._module(path)}.{kind}"
         if members in self._seen:
             return
-        self._seen.add(members)
+        self._seen[members] = None
         if kind == "_modules":
             if path not in self._seen:  # else its names are guarded already
                 children = self._constant(_children_of(module))
@@ -261,7 +297,7 @@ class Facts:
         """The class of the module at ``path`` may have been asked for."""
         condition = f"type({self._module(path)}) is "
         if condition not in self._seen:
-            self._seen.add(condition)
+            self._seen[condition] = None
             self._require(condition + self._constant(type(module)))
 
     def add_presence(self, path: str) -> None:
@@ -275,7 +311,7 @@ class Facts:
             owner = next((base for base in cls.__mro__ if name in vars(base)), None)
             if owner is None or key in self._seen or owner.__module__.startswith("torch."):
                 continue
-            self._seen.add(key)
+            self._seen[key] = None
             value = vars(owner)[name]
             if isinstance(value, (types.FunctionType, classmethod, staticmethod, property)):
                 known = self._constant(value)
@@ -289,7 +325,7 @@ class Facts:
             function.__code__.co_freevars, function.__closure__ or (), strict=True
         ):
             if name != "__class__" and ("cell", id(cell)) not in self._seen:
-                self._seen.add(("cell", id(cell)))
+                self._seen[("cell", id(cell))] = None
                 try:
                     value = cell.cell_contents
                 except ValueError:
@@ -303,13 +339,19 @@ class Facts:
     def add_global(self, namespace: dict[str, Any], name: str) -> None:
         """The global ``name`` was there to be read."""
         if ("global", id(namespace), name) not in self._seen:
-            self._seen.add(("global", id(namespace), name))
+            self._seen[("global", id(namespace), name)] = None
+            if not callable(namespace[name]):
+                self.in_words[name] = _shortened(namespace[name])
             self._add_value(f"{self._constant(namespace)}[{name!r}]", namespace[name])
+
+    def global_names(self) -> list[str]:
+        """Return the names of the globals that were there to be read."""
+        return [key[2] for key in self._seen if isinstance(key, tuple) and key[0] == "global"]
 
     def add_attribute_of(self, value: Any, name: str) -> None:
         """Attribute ``name`` of ``value``, a Python module or a class, was there to be read."""
         if ("attribute", id(value), name) not in self._seen:
-            self._seen.add(("attribute", id(value), name))
+            self._seen[("attribute", id(value), name)] = None
             self._add_value(f"{self._constant(value)}.{name}", getattr(value, name))
 
     def add_alias(self, path: str, other_path: str) -> None:
@@ -321,11 +363,12 @@ class Facts:
         known = self._constant(describe(tensor))
         condition = f"describe({self._value_at(path)}) == "
         if condition not in self._seen:
-            self._seen.add(condition)
+            self._seen[condition] = None
             self._require(condition + known)
 
     def add_ambient(self, state: tuple[Any, ...]) -> None:
         """The code asks for torch's modes, which were as ``state`` says."""
+        self.in_words["torch's modes"] = ", ".join(map(str, state))
         self._require(f"ambient_state() == {self._constant(state)}", once=True)
 
     def compile(self) -> Callable[[nn.Module], bool]:
@@ -345,7 +388,7 @@ class Facts:
     def _add_value(self, expression: str, value: Any) -> None:
         if expression in self._seen:
             return
-        self._seen.add(expression)
+        self._seen[expression] = None
         frozen = self._constant(freeze(value))
         if type(value) in _SCALARS or type(freeze(value)) is _Same:
             same = self._constant(value)
@@ -375,5 +418,5 @@ class Facts:
         if once:
             if condition in self._seen:
                 return
-            self._seen.add(condition)
+            self._seen[condition] = None
         self._lines.append(f"if not ({condition}): return False")

@@ -8,266 +8,155 @@ captured and timed.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
-import gc
 import inspect
 import os
 import platform
 import threading
 import types
-import warnings
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import fx, nn
-from torch.nn.modules.lazy import LazyModuleMixin
 
-from .arguments import call_key, kind_of
-from .capture import Capture, capture
 from .clock import DEFAULT_CLOCK, Clock, clock_cost_ns, is_in_seconds
-from .codegen import TimedCodeGen, has_registered_targets, is_inserted
 from .errors import CaptureError, NotAModuleError
-from .insertion import (
-    UNTIMED_OPS,
-    insert_timestamps,
-    is_timed,
-    make_timed,
-    strip_timestamps,
-)
-from .recorder import Recorder
-from .recording import NodeRow, Recording, merge
+from .frames import FrameRuns
+from .recording import ClosedFrame, Recording, VariantInfo, merge
 from .report import NO_RUNS, Report
 from .snapshot import slots_of
+from .tracer import Openness
+from .tree import count_calls, differences, graph_recording, recordings_of
+from .variants import Graphs, Variant
 
 __all__ = ["instrument", "report", "reset", "summary"]
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
-MAX_VARIANTS = 64
-
 
 @dataclass(frozen=True)
-class _Variant:
-    """One graph of the model, timed and compiled, and where its runs are recorded.
+class Options:
+    """What :func:`instrument` was asked for.
 
-    The nodes are those that were timed, whatever is made of the graph later on.
+    Attributes:
+        clock: what is read.
+        frames: ``"calls"`` to time the torch calls of frames, ``"modules"`` to leave them out.
     """
 
-    graph_module: fx.GraphModule
-    run: Callable[..., Any]
-    holds: Callable[[nn.Module], bool]
-    recorder: Recorder
-    nodes: tuple[fx.Node, ...]
+    clock: Clock = DEFAULT_CLOCK
+    frames: str = "calls"
 
-    @functools.cached_property
-    def rows(self) -> tuple[NodeRow, ...]:
-        return tuple(map(_row_of, self.nodes))
-
-
-def _row_of(node: fx.Node) -> NodeRow:
-    stack = node.meta.get("nn_module_stack") or {"": ("", None)}
-    path, _ = next(reversed(stack.values()))
-    target = node.target
-    if not isinstance(target, str):
-        module = getattr(target, "__module__", None) or "torch"
-        target = f"{module}.{getattr(target, '__name__', repr(target))}"
-    return NodeRow(node.name, node.op, target, path, node.op not in UNTIMED_OPS)
+    def __post_init__(self) -> None:
+        _ = is_in_seconds(self.clock)
+        if self.frames not in ("calls", "modules"):
+            raise ValueError(
+                'frames is "calls" to time the torch calls of frames, or "modules" to time '
+                f"modules alone, got {self.frames!r}"
+            )
 
 
 class _Instrumentation:
-    """What belongs to one drop-in: the graphs of its model, and which call takes which."""
+    """What belongs to one drop-in: the graphs of its model, and its runs."""
 
-    def __init__(self, model: nn.Module, clock: Clock) -> None:
-        _ = is_in_seconds(clock)
+    def __init__(self, model: nn.Module, options: Options) -> None:
         self.model = model
-        self.clock = clock
+        self.options = options
         self.timed_class: type[nn.Module] = _timed_class(type(model), self)
-        self._variants: list[_Variant] = []
-        self._current: _Variant | None = None
-        self._by_call: dict[Hashable, list[_Variant]] = {}
-        self._by_binding: dict[Hashable, list[_Variant]] = {}
+        openness = Openness()
+        self.graphs = Graphs(model, "", self.timed_class, options.clock, openness)
+        self.frames = FrameRuns(
+            self.graphs, options.clock, openness, has_calls=options.frames == "calls"
+        )
         self._lock = threading.RLock()
-        self._has_warned = False
-
-    @property
-    def eager_forward(self) -> Callable[..., Any]:
-        """The forward of the model's class, as it is now."""
-        return type(self.model).forward
-
-    @property
-    def current(self) -> _Variant:
-        """The graph that ran last; before any run, the one for a call with tensors alone.
-
-        Raises:
-            CaptureError: that one cannot be captured.
-        """
-        with self._lock, _paused_collector():
-            if self._current is None:
-                found = capture(self.model)
-                parameters = list(inspect.signature(self.eager_forward).parameters.values())[1:]
-                required = {
-                    parameter.name: torch.Tensor
-                    for parameter in parameters
-                    if parameter.default is parameter.empty
-                    and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-                }
-                self._current = self._add(_binding_key(required), found)
-            return self._current
-
-    def variant_for(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> _Variant | None:
-        """Return the graph for a call of ``module``; capture it if this is the first such call.
-
-        None where instrumentation steps aside: ``module`` is being traced, the arguments do not
-        fit its signature, or it has as many graphs as it may have.
-
-        Raises:
-            CaptureError: no graph can be captured for such a call.
-        """
-        try:
-            key = call_key(args, kwargs)
-        except TypeError as error:
-            if any(isinstance(value, fx.Proxy) for value in (*args, *kwargs.values())):
-                return None
-            raise CaptureError(
-                f"cannot open the model ({type(self.model).__qualname__}) for an argument of type "
-                f"{error}: pass tensors, plain Python values, or lists, tuples and dicts of them"
-            ) from None
-        for variant in self._by_call.get(key, ()):
-            if variant.holds(module):
-                self._current = variant
-                return variant
-        with self._lock, _paused_collector():
-            return self._first_call(module, key, args, kwargs)
-
-    def _first_call(
-        self, module: nn.Module, key: Hashable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> _Variant | None:
-        try:
-            bound = inspect.signature(self.eager_forward).bind(module, *args, **kwargs)
-        except TypeError:
-            return None
-        arguments = dict(list(bound.arguments.items())[1:])
-        binding = _binding_key({name: kind_of(value) for name, value in arguments.items()})
-        variants = self._by_binding.setdefault(binding, [])
-        self._by_call[key] = variants
-        variant = next((variant for variant in variants if variant.holds(module)), None)
-        if variant is None:
-            if len(self._variants) >= MAX_VARIANTS:
-                self._warn_of_limit()
-                return None
-            variant = self._add(binding, capture(self.model, args, kwargs))
-            if not variant.holds(module):
-                raise CaptureError(
-                    f"the model ({type(self.model).__qualname__}) reads attributes or globals "
-                    "that change while it is looked at; no graph holds for two calls"
-                )
-        self._current = variant
-        return variant
-
-    def _warn_of_limit(self) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            warnings.warn(
-                f"the model ({type(self.model).__qualname__}) needs more than {MAX_VARIANTS} "
-                "graphs: its calls differ in their plain arguments, or attributes that it reads "
-                "change from call to call; calls for which there is no graph are not timed",
-                RuntimeWarning,
-                stacklevel=5,
-            )
-
-    def _add(self, binding: Hashable, found: Capture) -> _Variant:
-        graph, constants = found.graph, self._rename_constants(found)
-        if is_timed(graph):
-            strip_timestamps(graph)
-        name = f"_fx_instrument_recorder{len(self._variants)}"
-        recorder = Recorder(insert_timestamps(graph, name, self.clock), self.clock)
-        if type(graph._codegen) is TimedCodeGen and has_registered_targets(graph, self.model):
-            graph.set_codegen(TimedCodeGen(has_short_lookups=True))
-        # What the code finds by look-up on the instance, but is not the model's, is its class's.
-        for attribute, value in {name: recorder, **constants}.items():
-            setattr(self.timed_class, attribute, value)
-        graph_module = _view(self.model, graph, {name: recorder, **constants})
-        forward = type(graph_module).forward
-        nodes = tuple(node for node in graph.nodes if not is_inserted(node))
-        variant = _Variant(graph_module, forward, found.holds, recorder, nodes)
-        self._variants.append(variant)
-        self._by_binding.setdefault(binding, []).append(variant)
-        return variant
-
-    def _rename_constants(self, found: Capture) -> dict[str, torch.Tensor]:
-        """Give the constants of a graph names that no other graph of the model uses."""
-        names = {}
-        for name in found.constants:
-            names[name] = f"{name}_{len(self._variants)}" if self._variants else name
-            while hasattr(self.model, names[name]):
-                names[name] += "_"
-        for node in found.graph.nodes:
-            if node.op == "get_attr" and node.target in names:
-                node.target = names[node.target]
-        return {names[name]: constant for name, constant in found.constants.items()}
 
     def recording(self) -> Recording:
         """Return all runs up to now."""
         with self._lock:
-            merged = merge([self._recording_of(variant) for variant in self._used_variants()])
-            num_aborted = sum(variant.recorder.num_aborted for variant in self._variants)
-            return replace(merged, num_aborted=num_aborted)
+            recordings = [
+                self._plain_recording(variant)
+                for variant in self.graphs.variants
+                if variant.recorder is not None and variant.recorder.has_runs()
+            ]
+            recordings += recordings_of(self.frames)
+            if not recordings:
+                recordings = [self._empty_recording()]
+            num_aborted = self.frames.num_aborted + sum(
+                variant.recorder.num_aborted
+                for variant in self.graphs.variants
+                if variant.recorder is not None
+            )
+            return replace(
+                merge(recordings),
+                num_aborted=num_aborted,
+                clock_ns=clock_cost_ns(self.options.clock),
+                environment=_environment(),
+                closed=self._closed(),
+                variants=self._variants(),
+            )
 
-    def _used_variants(self) -> list[_Variant]:
-        """Return the graphs that have run; before any run, the one that ``current`` is."""
-        used = [variant for variant in self._variants if variant.recorder.has_runs()]
-        return used or [self.current]
+    def _empty_recording(self) -> Recording:
+        try:
+            rows, num_readings = self.graphs.current.rows, self.graphs.current.num_readings
+        except CaptureError:
+            rows, num_readings = (self.frames.root.row,), 2
+        return Recording(rows, np.empty((0, num_readings), np.int64), np.empty((0, len(rows)), bool))
 
-    def _recording_of(self, variant: _Variant) -> Recording:
-        rows, readings_ns = variant.rows, variant.recorder.readings_ns()
-        has_run = np.ones((len(readings_ns), len(rows)), dtype=np.bool_)
-        return Recording(
-            rows=rows,
-            readings_ns=readings_ns,
-            has_run=has_run,
-            num_aborted=variant.recorder.num_aborted,
-            clock_ns=clock_cost_ns(self.clock),
-            environment=_environment(),
+    def _plain_recording(self, variant: Variant) -> Recording:
+        assert variant.recorder is not None
+        readings_ns = variant.recorder.readings_ns()
+        has_run = np.ones((len(readings_ns), len(variant.rows)), dtype=np.bool_)
+        return Recording(variant.rows, readings_ns, has_run)
+
+    def _closed(self) -> tuple[ClosedFrame, ...]:
+        """Return what stayed closed, each once, in the order of the paths."""
+        found = {}
+        for graphs in (self.graphs, *self.frames.all_graphs()):
+            prefix = f"{graphs.path}." if graphs.path else ""
+            below = [
+                closed._replace(module=prefix + path)
+                for variant in graphs.variants
+                for path, closed in variant.closed.items()
+            ]
+            for closed in (*graphs.closed, *below):
+                found.setdefault((closed.module, closed.reason), closed)
+        return tuple(found[key] for key in sorted(found))
+
+    def _variants(self) -> tuple[VariantInfo, ...]:
+        counts = count_calls(self.frames)
+        for variant in self.graphs.variants:
+            if variant.recorder is not None:
+                counts[variant] = len(variant.recorder.readings_ns())
+        return tuple(
+            VariantInfo(graphs.path, guard, len(variant.nodes), counts[variant])
+            for graphs in (self.graphs, *self.frames.all_graphs())
+            for variant, guard in zip(graphs.variants, differences(graphs.variants), strict=True)
         )
 
     def runtimes_sec(self) -> dict[fx.Node, list[float]]:
         """Return the seconds that each node took, a run, of every graph that has run."""
         runtimes: dict[fx.Node, list[float]] = {}
         with self._lock:
-            for variant in self._used_variants():
-                node_ns = self._recording_of(variant).node_ns
-                for node, column in zip(variant.nodes, node_ns.T, strict=True):
-                    runtimes[node] = (column / 1e9).tolist()
+            for variant in self.graphs.variants:
+                if variant.recorder is not None:
+                    node_ns = self._plain_recording(variant).node_ns
+                else:
+                    node_ns = graph_recording(self.frames, variant).node_ns
+                if len(node_ns) or len(self.graphs.variants) == 1:
+                    for node, column in zip(variant.nodes, node_ns.T, strict=True):
+                        runtimes[node] = (column / 1e9).tolist()
         return runtimes
 
     def reset(self) -> None:
         """Forget all runs."""
         with self._lock:
-            for variant in self._variants:
-                variant.recorder.reset()
-
-
-@contextlib.contextmanager
-def _paused_collector() -> Iterator[None]:
-    """Keep the garbage collector from looking through a growing graph time and again."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-def _binding_key(kinds: Mapping[str, Hashable]) -> Hashable:
-    return tuple(kinds.items())
+            for variant in self.graphs.variants:
+                if variant.recorder is not None:
+                    variant.recorder.reset()
+            self.frames.reset()
 
 
 def _environment() -> dict[str, Any]:
@@ -281,20 +170,6 @@ def _environment() -> dict[str, Any]:
     }
 
 
-def _view(model: nn.Module, graph: fx.Graph, extra: Mapping[str, Any]) -> fx.GraphModule:
-    """Return a timed GraphModule that shares the parameters and submodules of ``model``."""
-    graph_module = fx.GraphModule(nn.Module(), fx.Graph(), class_name=type(model).__name__)
-    make_timed(graph_module)
-    # Before the submodules are there, as it would compile those anew that are GraphModules.
-    graph_module.graph = graph
-    for name in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "training"):
-        graph_module.__dict__[name] = model.__dict__[name]
-    plain = {str(node.target).partition(".")[0] for node in graph.nodes if node.op == "get_attr"}
-    graph_module.__dict__.update({n: model.__dict__[n] for n in plain if n in model.__dict__})
-    graph_module.__dict__.update(extra)
-    return graph_module
-
-
 class _Instrumented:
     """What every drop-in is, beside an instance of the model's class."""
 
@@ -305,15 +180,15 @@ class _Instrumented:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
         state = self._fx_instrument
-        return _wrap(copy.deepcopy(state.model, memo), state.clock)
+        return _wrap(copy.deepcopy(state.model, memo), state.options)
 
     def __copy__(self) -> nn.Module:
         state = self._fx_instrument
-        return _wrap(copy.copy(state.model), state.clock)
+        return _wrap(copy.copy(state.model), state.options)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         state = self._fx_instrument
-        return _wrap, (state.model, state.clock)
+        return _wrap, (state.model, state.options)
 
 
 class _Offered:
@@ -342,12 +217,13 @@ def _timed_class(model_class: type[nn.Module], state: _Instrumentation) -> type[
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
             return eager_forward(self, *args, **kwargs)
-        if type(self) is not state.timed_class:
-            # Something like a parametrization has put a class of its own on top.
-            return eager_forward(self, *args, **kwargs)
-        variant = state.variant_for(self, args, kwargs)
-        if variant is None:
-            return state.eager_forward(self, *args, **kwargs)
+        variant = None
+        # Something like a parametrization may have put a class of its own on top.
+        if type(self) is state.timed_class:
+            variant = state.graphs.variant_for(self, args, kwargs)
+        if variant is None or variant.recorder is None:
+            forward = state.graphs.forward if variant is None else variant.run
+            return state.frames.run(self, variant, forward, args, kwargs)
         try:
             return variant.run(self, *args, **kwargs)
         except BaseException:
@@ -372,9 +248,9 @@ def _timed_class(model_class: type[nn.Module], state: _Instrumentation) -> type[
     )
 
 
-def _wrap(model: nn.Module, clock: Clock) -> nn.Module:
+def _wrap(model: nn.Module, options: Options) -> nn.Module:
     """Return the drop-in of ``model``, no graph captured yet."""
-    timed_class = _Instrumentation(model, clock).timed_class
+    timed_class = _Instrumentation(model, options).timed_class
     module = object.__new__(timed_class)
     object.__setattr__(module, "__dict__", model.__dict__)
     for slot in slots_of(model):
@@ -383,7 +259,13 @@ def _wrap(model: nn.Module, clock: Clock) -> nn.Module:
     return module
 
 
-def instrument(model: ModuleT, *args: Any, clock: Clock = DEFAULT_CLOCK, **kwargs: Any) -> ModuleT:
+def instrument(
+    model: ModuleT,
+    *args: Any,
+    clock: Clock = DEFAULT_CLOCK,
+    frames: str = "calls",
+    **kwargs: Any,
+) -> ModuleT:
     """Return ``model`` with a forward that times every node of its graph.
 
     The result is a drop-in for ``model``: an instance of a subclass of its class that shares its
@@ -427,17 +309,11 @@ def instrument(model: ModuleT, *args: Any, clock: Clock = DEFAULT_CLOCK, **kwarg
         )
     if isinstance(model, _Instrumented):
         return model
-    if isinstance(model, LazyModuleMixin) and model.has_uninitialized_params():
-        raise CaptureError(
-            f"cannot open the model ({type(model).__name__}) before its parameters are "
-            "initialized: call it once, then instrument it"
-        )
-    module = _wrap(model, clock)
+    module = _wrap(model, Options(clock, frames))
     state = _state_of(module)
     if args or kwargs:
-        inspect.signature(state.eager_forward).bind(module, *args, **kwargs)
-        state.variant_for(module, args, kwargs)
-    _ = state.current
+        inspect.signature(state.graphs.forward).bind(module, *args, **kwargs)
+        state.graphs.variant_for(module, args, kwargs)
     return cast(ModuleT, module)
 
 
@@ -489,7 +365,7 @@ def _state_of(module: nn.Module) -> _Instrumentation:
 
 def _graph_module(module: nn.Module) -> fx.GraphModule:
     """The timed GraphModule that ran last; before any run, the one that was captured first."""
-    return _state_of(module).current.graph_module
+    return _state_of(module).graphs.current.graph_module
 
 
 def _total_runtime_sec(module: nn.Module) -> list[float]:

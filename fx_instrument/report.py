@@ -2,20 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 from tabulate import tabulate
 
 from .errors import EmptyRecordingError
-from .recording import Recording
+from .recording import NodeRow, Recording
 
-__all__ = ["NO_RUNS", "Report"]
+__all__ = ["NO_RUNS", "Report", "Row"]
 
 COLUMNS = ("Op type", "Op", "Average runtime (s)", "Pct total runtime")
 
 NO_RUNS = "No run has been recorded yet: call the module, then ask for its summary."
+
+
+class Row:
+    """One row of a report: a node of a graph, or what a frame calls, with its times.
+
+    Attributes:
+        name: of the node, or what is called, with its place in the source.
+        op: its op code.
+        target: what it calls or gets, as text.
+        module: the path of the module whose forward it stands in; empty for the root's own.
+        depth: 0 for the nodes of the root graph, one more for what is within a frame.
+        rows: the rows just below it; empty for all but frames.
+        calls: ``int64``, shape ``(num_runs,)``: how often it ran in each run.
+        ns: ``int64``, shape ``(num_runs,)``: the time that it took in each run.
+        self_ns: ``int64``, shape ``(num_runs,)``: ``ns`` less the ``ns`` of ``rows``: what a frame
+            spends in its own Python statements. ``ns`` itself where there are no rows.
+        call_ns: ``int64``, shape ``(num_calls,)``: the time of each call.
+        call_runs: ``int64``, shape ``(num_calls,)``: the run that each call was part of.
+    """
+
+    def __init__(
+        self,
+        row: NodeRow,
+        depth: int,
+        num_runs: int,
+        call_runs: npt.NDArray[np.int64],
+        call_ns: npt.NDArray[np.int64],
+    ) -> None:
+        self.name, self.op, self.target, self.module, self.is_timed = row
+        self.depth = depth
+        self.call_runs = call_runs
+        self.call_ns = call_ns
+        self.calls = np.bincount(call_runs, minlength=num_runs)
+        self.ns: npt.NDArray[np.int64] = np.zeros(num_runs, np.int64)
+        np.add.at(self.ns, call_runs, call_ns)
+        self.rows: tuple[Row, ...] = ()
+
+    @property
+    def self_ns(self) -> npt.NDArray[np.int64]:
+        return self.ns - sum((row.ns for row in self.rows), np.zeros_like(self.ns))
+
+    @property
+    def mean_ns(self) -> float:
+        """The mean time a run, over the runs that it was part of, in ns; 0.0 if there are none."""
+        num_runs = int(np.count_nonzero(self.calls))
+        return float(self.ns.sum() / num_runs) if num_runs else 0.0
+
+    def __repr__(self) -> str:
+        return f"<Row: {self.name}, {self.calls.sum()} calls>"
 
 
 class Report:
@@ -39,6 +88,12 @@ class Report:
             Placeholders and the output hold 0, as does a node that was not part of a run.
         total_ns: ``int64``, shape ``(num_runs,)``: the time of each run, equal to
             ``node_ns.sum(axis=1)`` exactly.
+        rows: the same nodes and, after each that stays closed, the calls that its frame makes, and
+            so on down: a tuple of :class:`Row` in the order of :meth:`summary`.
+        closed: what stayed closed, and why: a tuple of
+            :class:`~fx_instrument.recording.ClosedFrame`.
+        variants: the graphs of the model and of the modules that its frames call: a tuple of
+            :class:`~fx_instrument.recording.VariantInfo`.
         has_run: ``bool``, shape ``(num_runs, num_nodes)``: which nodes were part of which run.
     """
 
@@ -65,6 +120,34 @@ class Report:
         for field, column in columns.items():
             self.nodes[field] = column
 
+        self.rows = tuple(self._all_rows())
+        self.closed = recording.closed
+        self.variants = recording.variants
+
+    def _all_rows(self) -> list[Row]:
+        """Return the rows of all levels, each followed by what is below it."""
+        recording = self.recording
+        num_root_rows = len(recording.rows)
+        below: dict[int, list[int]] = {}
+        for index, inner in enumerate(recording.inner):
+            below.setdefault(inner.parent, []).append(num_root_rows + index)
+        rows: list[Row] = []
+
+        def add(index: int, depth: int) -> Row:
+            if index < num_root_rows:
+                runs = np.flatnonzero(self.has_run[:, index])
+                row = Row(recording.rows[index], depth, self.num_runs, runs, self.node_ns[runs, index])
+            else:
+                inner = recording.inner[index - num_root_rows]
+                row = Row(inner.row, depth, self.num_runs, inner.runs, inner.ns)
+            rows.append(row)
+            row.rows = tuple(add(child, depth + 1) for child in below.get(index, ()))
+            return row
+
+        for index in range(num_root_rows):
+            add(index, 0)
+        return rows
+
     @property
     def num_runs(self) -> int:
         """How many runs were recorded."""
@@ -74,6 +157,11 @@ class Report:
     def num_aborted(self) -> int:
         """How many runs raised an exception, and so are not among the recorded."""
         return self.recording.num_aborted
+
+    @property
+    def aborted(self) -> int:
+        """The same as ``num_aborted``."""
+        return self.num_aborted
 
     @property
     def clock_ns(self) -> float:
@@ -119,22 +207,34 @@ class Report:
         """
         if top is not None and top < 0:
             raise ValueError(f"top is the number of rows to show, from 0, got {top!r}")
-        order: Sequence[int] = range(len(self.nodes))
-        mean_ns = self.mean_ns
-        if should_sort:
-            order = np.argsort(-mean_ns, kind="stable").tolist()
-        percent = [None if np.isnan(share) else 100 * share for share in self.total_fraction]
         rows = [
-            (self.nodes["op"][i], self.nodes["name"][i], mean_ns[i] / 1e9, percent[i])
-            for i in order[:top]
+            (row.op, "  " * row.depth + row.name, row.mean_ns / 1e9, self._percent_of(row))
+            for row in (self._sorted_rows() if should_sort else self.rows)[:top]
         ]
         return tabulate(
             rows,
             headers=COLUMNS,
             tablefmt=tablefmt,
             disable_numparse=[0, 1] if rows else True,
+            preserve_whitespace=True,
             missingval="unknown",
         )
+
+    def _sorted_rows(self) -> list[Row]:
+        """Return the rows, longest first at each level, each followed by what is below it."""
+        rows: list[Row] = []
+
+        def add(siblings: Iterable[Row]) -> None:
+            for row in sorted(siblings, key=lambda row: -row.mean_ns):
+                rows.append(row)
+                add(row.rows)
+
+        add(row for row in self.rows if row.depth == 0)
+        return rows
+
+    def _percent_of(self, row: Row) -> float | None:
+        total_ns = int(self.total_ns.sum())
+        return 100 * int(row.call_ns.sum()) / total_ns if total_ns else None
 
     def __repr__(self) -> str:
         return f"<Report: {len(self.nodes)} nodes, {self.num_runs} runs>"

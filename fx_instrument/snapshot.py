@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import fx, nn
 
+from .marks import SLOT
+
 __all__ = ["CONTAINERS", "Snapshot", "restore_contents", "slots_of"]
 
 _LISTS = (list, collections.deque)
@@ -32,7 +34,7 @@ class Snapshot:
 
     def __init__(self, model: nn.Module) -> None:
         self._attributes = {
-            name: (module, dict(module.__dict__)) for name, module in model.named_modules()
+            name: (module, _without_mark(module)) for name, module in model.named_modules()
         }
         self._containers: dict[int, tuple[str, str, Any, Any]] = {}
         # Most containers of a model are the dicts of its hooks, and hold nothing.
@@ -105,20 +107,22 @@ class Snapshot:
             for _, _, _, contents in self._containers.values()
         )
 
-    def restore(self) -> tuple[str, str] | None:
+    def restore(self) -> list[tuple[str, str]]:
         """Put everything back, in the same objects.
 
         Returns:
-            The path of a module whose forward had changed something, and what, in words.
+            For each change, the path of the module that it was found in, and what, in words.
         """
         changes: list[tuple[str, str]] = []
         for path, (module, attributes) in self._attributes.items():
-            known = module.__dict__
+            known = _without_mark(module)
             if not _is_same(known, attributes):
                 changed = _changed_keys(known, attributes)
                 changes += [(path, f"it sets its attribute {key!r}") for key in changed]
-                known.clear()
-                known.update(attributes)
+                # Marks come and go as other threads run the model.
+                mark = {key: module.__dict__[key] for key in (SLOT,) if key in module.__dict__}
+                module.__dict__.clear()
+                module.__dict__.update({**attributes, **mark})
         for path, name, container, contents in self._containers.values():
             if not _is_same(container, contents):
                 changes.append((path, f"it changes the contents of {name!r}"))
@@ -146,7 +150,13 @@ class Snapshot:
             if get_mode() != self._modes[reason]:
                 changes.append(("", reason))
                 set_mode(self._modes[reason])
-        return changes[0] if changes else None
+        return changes
+
+
+def _without_mark(module: nn.Module) -> dict[str, Any]:
+    attributes = dict(module.__dict__)
+    attributes.pop(SLOT, None)
+    return attributes
 
 
 def restore_contents(container: Any, contents: Any) -> None:

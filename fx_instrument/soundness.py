@@ -12,6 +12,7 @@ import enum
 import functools
 import inspect
 import os
+import sys
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -22,6 +23,7 @@ __all__ = [
     "Origin",
     "asks_for_modes",
     "draws_from_numpy",
+    "file_of",
     "is_harmless",
     "is_harmless_stdlib",
     "origin_of",
@@ -107,6 +109,12 @@ def origin_of(filename: str) -> Origin:
         return Origin.STDLIB
     is_stdlib = filename.startswith(_STDLIB_DIRECTORY) and "site-packages" not in filename
     return Origin.STDLIB if is_stdlib else Origin.USER
+
+
+def file_of(cls: type) -> str:
+    """Return the file of the module that defines ``cls``; empty if there is none."""
+    module = sys.modules.get(cls.__module__)
+    return getattr(module, "__file__", None) or ("" if module is None else "<frozen builtin>")
 
 
 def place_in(frame: types.FrameType) -> str:

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import enum
 import inspect
+import re
 import sys
 import threading
 import traceback
@@ -25,18 +26,21 @@ from torch import fx, nn
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 
 from .arguments import has_tensor
+from .closing import Effects, closed_frame, effects_of
 from .errors import CaptureError
-from .guards import Facts, ambient_state, forward_of, has_global_hooks, has_hooks
+from .guards import Facts, ambient_state, forward_of, has_global_hooks, has_hooks, truncate
+from .marks import SLOT, is_compiled
 from .proxies import GIVES_TENSOR, INPLACE_OPERATORS, Proxy, gives_tensor, is_tracing_code
 from .real_calls import RealCalls
+from .recording import ClosedFrame
 from .snapshot import CONTAINERS, Snapshot
-from .soundness import Origin, draws_from_numpy, origin_of, place_in
-from .watcher import CallWatcher, file_of, no_profiler
+from .soundness import Origin, draws_from_numpy, file_of, origin_of, place_in
+from .watcher import CallWatcher, no_profiler
 
-__all__ = ["CaptureTracer"]
+__all__ = ["CaptureTracer", "Openness", "Restart", "is_leaf", "reason_to_close"]
 
 # What nn.Module keeps for itself.
-_OWN_ATTRIBUTES = frozenset(vars(nn.Module())) - {"training"}
+_OWN_ATTRIBUTES = (frozenset(vars(nn.Module())) | {SLOT}) - {"training"}
 
 # The same with its methods: reading it is no fact of its own, but for what holds its members.
 _MODULE_INTERNALS = (_OWN_ATTRIBUTES | {*dir(nn.Module)}) - {
@@ -47,6 +51,8 @@ _PLAIN_DEFAULTS = (bool, int, str)
 
 # Global names of generated code, which a parameter would hide.
 _RESERVED_NAMES = frozenset({"self", *fx.graph._custom_builtins})
+
+_SUFFIX = re.compile(r"_\d+$")
 
 _LITERALS = (str, int, float, complex, bool)
 
@@ -60,6 +66,30 @@ class _Unsound(Exception):
     """Tracing met something that the graph would not keep."""
 
 
+class Restart(BaseException):
+    """The trace must start anew, with ``closed`` among what stays closed.
+
+    Not an ``Exception``, so that few models catch it.
+    """
+
+    def __init__(self, closed: Mapping[str, str]) -> None:
+        super().__init__()
+        self.closed = dict(closed)
+
+
+@dataclasses.dataclass(frozen=True)
+class Openness:
+    """Which modules are opened, where it is a matter of choice.
+
+    Attributes:
+        is_leaf: tells of a path and a module whether it is never opened.
+        is_inline: tells whether a module of torch, else called as it is, is opened.
+    """
+
+    is_leaf: Callable[[str, nn.Module], bool] = lambda path, module: False
+    is_inline: Callable[[str, nn.Module], bool] = lambda path, module: False
+
+
 class CaptureTracer(fx.Tracer):
     """Traces one kind of call of one model, once.
 
@@ -69,9 +99,13 @@ class CaptureTracer(fx.Tracer):
             None traces the call that gives a tensor for each parameter without a default.
         kwargs: the same, by name.
         snapshot: is told what else the trace may change.
+        closed: the paths of modules that are known to stay closed, each with the reason.
+        openness: which modules are opened, where it is a matter of choice.
 
     Attributes:
         facts: what the graph relies on.
+        closed: the modules that the graph calls as they are because a graph would lose something,
+            by their path.
         constants: tensors that belong neither to the call nor to the model, by the name of the
             ``get_attr`` target under which the graph expects them.
         watcher: looks over what the code of the model calls.
@@ -83,16 +117,23 @@ class CaptureTracer(fx.Tracer):
         args: tuple[Any, ...] | None,
         kwargs: Mapping[str, Any] | None,
         snapshot: Snapshot,
+        closed: Mapping[str, str],
+        openness: Openness,
     ) -> None:
         super().__init__()
         self._snapshot = snapshot
+        self._known_closed = closed
+        self._openness = openness
+        self.closed: dict[str, ClosedFrame] = {}
+        self._effects: list[Effects] = []
+        self._restart: dict[str, str] = {}
+        self._parameter_proxies: dict[str, Any] = {}
         self.facts = Facts()
         self.constants: dict[str, torch.Tensor] = {}
         self._model = model
         self._call = None if args is None else (args, dict(kwargs or {}))
         self._thread = threading.get_ident()
         self._opened: list[tuple[str, nn.Module]] = [("", model)]
-        self._failed: tuple[str, nn.Module] | None = None
         self._reason: str | None = None
         self.watcher = CallWatcher(self.facts, snapshot, self.refuse, lambda: self._opened[-1])
         self._ambient: tuple[Any, ...] | None = None
@@ -102,9 +143,8 @@ class CaptureTracer(fx.Tracer):
         self._name_members()
         self._containers: list[tuple[str, Any, Any]] = []
         self._children: dict[str, nn.Module] = {}
-        self._opened_paths: set[str] = set()
-        self._noted_classes: set[type] = set()
-        self._has_called_hooks = False
+        self._opened_paths: dict[str, None] = {}
+        self._noted_classes: dict[type, None] = {}
         self._texts: list[tuple[str, str]] = []
 
     def capture(self) -> fx.Graph:
@@ -125,14 +165,25 @@ class CaptureTracer(fx.Tracer):
                 graph = self.trace(self._model)
         except Exception as error:
             self.watcher.restore_containers(is_complete=False)
+            if self._restart:
+                raise Restart(self._restart) from None
             reason = self._reason or f"{_first_line(error)}{_place_of(error)}"
             raise self.error(reason) from error
-        for path, reason in self.watcher.restore_containers(is_complete=True):
-            self.suspect(reason, path)
-        self._check_texts(graph)
+        except Restart:
+            self.watcher.restore_containers(is_complete=False)
+            raise
+        if self._restart:  # the model's own code has caught it
+            raise Restart(self._restart)
+        late = self.watcher.restore_containers(is_complete=True)
+        self._check_texts(graph, late)
+        if any(path for path, _ in late):
+            raise Restart({path: reason for path, reason in late if path})
+        for _, reason in late:
+            self.suspect(reason)
         for name, container, contents in self._containers:
             if container != contents:
                 self.suspect(f"it changes the argument {name!r}")
+        self._check_globals()
         if self._reason is not None:
             raise self.error(self._reason)
         self._check_inplace(graph)
@@ -140,18 +191,10 @@ class CaptureTracer(fx.Tracer):
         self._note_children()
         return graph
 
-    def error(self, reason: str, path: str | None = None) -> CaptureError:
-        """Return the error that says why a module, that at ``path`` if known, cannot be opened."""
-        if path is not None:
-            module = self._model.get_submodule(path)
-        else:
-            path, module = self._failed or self._opened[-1]
-        cls = type(module).__qualname__
-        where = f"module {path!r} ({cls})" if path else f"the model ({cls})"
-        advice = "; rewrite that place, or instrument the submodules that have none of it"
-        if file_of(type(module)) and origin_of(file_of(type(module))) is Origin.TRUSTED:
-            advice = "; it can be timed as a part of a model"
-        return CaptureError(f"cannot open {where} by symbolic tracing: {reason}{advice}")
+    def error(self, reason: str) -> CaptureError:
+        """Return the error that says why the model cannot be opened."""
+        closed = closed_frame("", self._model, reason)
+        return CaptureError(f"cannot open {closed}", closed)
 
     def refuse(self, reason: str) -> NoReturn:
         """Stop the trace. The reason stays even where the model's own code catches the error."""
@@ -176,13 +219,10 @@ class CaptureTracer(fx.Tracer):
             name = function.__name__
             self.refuse(f"it asks by {name}() {what} of a traced value ({place_in(frame)})")
 
-    def suspect(self, reason: str, path: str | None = None) -> None:
-        """Refuse the trace once it has ended, for what the module at ``path`` does."""
+    def suspect(self, reason: str) -> None:
+        """Refuse what is being opened once its forward has ended."""
         if self._reason is None:
             self._reason = reason
-            if path is not None:
-                self._failed = path, self._model.get_submodule(path)
-        self._failed = self._failed or self._opened[-1]
 
     # What torch.fx asks of a tracer
 
@@ -238,17 +278,9 @@ class CaptureTracer(fx.Tracer):
         return call_root, []
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Whether ``m`` is called as it is: torch's own modules, and what must not be opened."""
-        return (
-            super().is_leaf_module(m, module_qualified_name)
-            or getattr(type(m), "is_fx_instrument_leaf", False)
-            or has_hooks(m)
-            or has_global_hooks()
-            or "forward" in m.__dict__
-            or not isinstance(forward_of(type(m)), types.FunctionType)
-            or isinstance(m, torch.jit.ScriptModule)
-            or getattr(m, "_compiled_call_impl", None) is not None
-            or type(m).__module__.startswith("torch._dynamo")
+        """Whether ``m`` is called as it is: a leaf, or what stays closed."""
+        return module_qualified_name in self.closed or is_leaf(
+            m, module_qualified_name, self._openness
         )
 
     def path_of_module(self, mod: nn.Module) -> str:
@@ -269,30 +301,120 @@ class CaptureTracer(fx.Tracer):
         if threading.get_ident() != self._thread:
             return forward(*args, **kwargs)
         self.watcher.rest()
-        path = self.path_of_module(m)
-        if m is self.root:
-            self.refuse("it calls itself")
-        is_leaf = self.is_leaf_module(m, path)
-        if is_leaf:
-            if _has_own_call(type(m)):
-                self.refuse(f"it calls a {type(m).__qualname__}, which has a __call__ of its own")
-            self._has_called_hooks |= has_hooks(m)
-        else:
-            self._opened.append((path, m))
-            self._note_module(path, m)
-            forward = self.watcher.watched(forward)
         try:
-            output = super().call_module(m, forward, args, kwargs)
-            if is_leaf and gives_tensor(m):
-                output.node.meta[GIVES_TENSOR] = True
-            return output
-        except BaseException:
-            self._failed = self._failed or self._opened[-1]
-            raise
+            path = self.path_of_module(m)
+            if m is self.root:
+                self.refuse("it calls itself")
+            if is_leaf(m, path, self._openness):
+                if _has_own_call(type(m)):
+                    self.refuse(
+                        f"it calls a {type(m).__qualname__}, which has a __call__ of its own"
+                    )
+                if has_hooks(m):
+                    self._effects.append(effects_of(m))
+                output = super().call_module(m, forward, args, kwargs)
+                if gives_tensor(m):
+                    output.node.meta[GIVES_TENSOR] = True
+                return output
+            reason = self._known_closed.get(path) or self._known_closed.get(class_key(type(m)))
+            reason = reason or reason_to_close(m, path, self._openness)
+            if reason is None and path not in self.closed:
+                is_open, output = self._open(path, m, forward, args, kwargs)
+                if is_open:
+                    return output
+            elif path not in self.closed:
+                self.closed[path] = closed_frame(path, m, str(reason))
+            return self._call_closed(path, m, forward, args, kwargs)
         finally:
-            if not is_leaf:
-                self._opened.pop()
             self.watcher.watch()
+
+    def _open(
+        self,
+        path: str,
+        m: nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> tuple[bool, Any]:
+        """Trace the forward of ``m``; if that fails, take back all that it has left.
+
+        Returns:
+            Whether it was opened, and what it returned.
+        """
+        parts = self._growing_parts()
+        sizes = [len(part) for part in parts]
+        facts, touched = self.facts.mark(), self.watcher.touched_mark()
+        stack, last = self.module_stack.copy(), self._last_node()
+        self._opened.append((path, m))
+        place = ""
+        try:
+            self._note_module(path, m)
+            output = super().call_module(m, self.watcher.watched(forward), args, kwargs)
+            if self._reason is None:
+                return True, output
+        except Exception as error:
+            place = f"{_first_line(error)}{_place_of(error)}"
+        finally:
+            self._opened.pop()
+        reason, self._reason = self._reason or place, None
+        self._erase_after(last)
+        self.watcher.roll_back(touched)
+        for part, size in zip(parts, sizes, strict=True):
+            truncate(part, size)
+        self.facts.roll_back(facts)
+        self.module_stack = stack
+        if self._snapshot.restore():
+            # Or was it a module that called this one? If this one stays closed, that will show.
+            self._restart = {path: reason, class_key(type(m)): reason}
+            raise Restart(self._restart)
+        self.closed[path] = closed_frame(path, m, reason)
+        return False, None
+
+    def _growing_parts(self) -> list[Any]:
+        """Return the lists and dicts to which the trace of a forward adds."""
+        return [
+            self._containers, self._children, self._opened_paths, self._noted_classes,
+            self._texts, self._effects, self.closed, self.constants, *self.watcher.growing_parts(),
+        ]  # fmt: skip
+
+    def _last_node(self) -> fx.Node:
+        return self.graph._root.prev
+
+    def _erase_after(self, last: fx.Node) -> None:
+        """Erase the nodes that were made after ``last``, and free their names."""
+        erased = set()
+        namespace = self.graph._graph_namespace
+        while (node := self._last_node()) is not last:
+            self.graph.erase_node(node)
+            erased.add(node)
+            namespace._used_names.discard(node.name)
+            namespace._obj_to_name.pop(node, None)
+            namespace._base_count.pop(_SUFFIX.sub("", node.name), None)
+        self._parameter_proxies = {
+            name: proxy
+            for name, proxy in self._parameter_proxies.items()
+            if proxy.node not in erased
+        }
+
+    def _call_closed(
+        self,
+        path: str,
+        m: nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Make a node that calls ``m`` as it is."""
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, CONTAINERS):
+                self.refuse(
+                    f"it gives a {type(value).__name__} to {path!r}, which stays closed and may "
+                    "change it"
+                )
+        if _has_own_call(type(m)):
+            self.refuse(f"it calls a {type(m).__qualname__}, which has a __call__ of its own")
+        self._effects.append(effects_of(m))
+        return super().call_module(m, forward, args, kwargs)
 
     def create_proxy(self, *args: Any, **kwargs: Any) -> fx.Proxy:
         """Make a node and its proxy, while what torch.fx calls for it is not observed."""
@@ -309,9 +431,10 @@ class CaptureTracer(fx.Tracer):
         if isinstance(attr_val, nn.Parameter) and threading.get_ident() == self._thread:
             name = self._tensors.get(id(attr_val))
             if name is not None:
-                if name not in parameter_proxy_cache:
-                    parameter_proxy_cache[name] = self.create_proxy("get_attr", name, (), {})
-                return parameter_proxy_cache[name]
+                proxies = self._parameter_proxies
+                if name not in proxies:
+                    proxies[name] = self.create_proxy("get_attr", name, (), {})
+                return proxies[name]
         return attr_val
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
@@ -371,14 +494,14 @@ class CaptureTracer(fx.Tracer):
             for item in value:
                 self._check_output(item)
 
-    def _check_texts(self, graph: fx.Graph) -> None:
+    def _check_texts(self, graph: fx.Graph, late: list[tuple[str, str]]) -> None:
         """Refuse text of traced values, but in the messages of ``torch._assert``."""
         if self._texts:
             asserts = [node for node in graph.nodes if node.target is torch._assert]
             messages = "".join(str((*node.args, *node.kwargs.values())) for node in asserts)
             for text, path in self._texts:
                 if messages.count(text) < sum(text == other for other, _ in self._texts):
-                    self.suspect("it makes text of a traced value", path)
+                    late.append((path, "it makes text of a traced value"))
 
     # What is noted on the way
 
@@ -407,14 +530,14 @@ class CaptureTracer(fx.Tracer):
 
     def _note_module(self, path: str, module: nn.Module) -> None:
         self.facts.add_module(path, module)
-        self._opened_paths.add(path)
+        self._opened_paths[path] = None
         self._note_class(path, type(module))
 
     def _note_class(self, path: str, opened_class: type) -> None:
         for cls in opened_class.__mro__:
             if cls is nn.Module or cls in self._noted_classes:
                 break
-            self._noted_classes.add(cls)
+            self._noted_classes[cls] = None
             if origin_of(file_of(cls)) is Origin.USER:
                 self._snapshot.keep_class(path, cls)
                 for value in vars(cls).values():
@@ -441,8 +564,7 @@ class CaptureTracer(fx.Tracer):
         if hasattr(type(value), "__next__"):
             self.refuse(f"it has an iterator, {name!r}")
         self.watcher.note_function(path or "", value)
-        if self._has_called_hooks and isinstance(value, CONTAINERS):
-            self.refuse(f"it reads {name!r} after the call of a module with hooks")
+        self._check_effects(name, is_container=isinstance(value, CONTAINERS))
         if path is None:
             self.suspect(f"it reads {name!r} of a module that is not registered as a submodule")
         elif isinstance(value, torch.Tensor):
@@ -457,12 +579,24 @@ class CaptureTracer(fx.Tracer):
         members = vars(module)
         if path is None or name in members.get("_modules", {}):
             return
+        self._check_effects(name)
         for kind in ("_parameters", "_buffers"):
             if name in members.get(kind, {}):
                 self.facts.add_member(path, name, members[kind][name])
                 return
         if type(module).__getattr__ is nn.Module.__getattr__:
             self.facts.add_absence(path, name)
+
+    def _check_effects(self, name: str, *, is_container: bool = False) -> None:
+        """Refuse to read what a call that was made before may have changed."""
+        if any(effects.may_change(name, is_container=is_container) for effects in self._effects):
+            self.refuse(f"it reads {name!r}, which a module that it called before may change")
+
+    def _check_globals(self) -> None:
+        """Refuse the trace if a module that stays closed may change a global that it has read."""
+        for name in self.facts.global_names():
+            if any(effects.may_change(name) for effects in self._effects):
+                self.suspect(f"it reads {name!r}, which a module that it calls may change")
 
     def note_metadata(self, tensor: Any) -> None:
         """The shape or another property of a real tensor was read."""
@@ -513,10 +647,13 @@ class CaptureTracer(fx.Tracer):
                 is_used_again = any(place[user] > place[node] for user in value.users)
                 is_tensor = value.op in ("placeholder", "get_attr") or GIVES_TENSOR in value.meta
                 if is_used_again and not is_tensor:
-                    raise self.error(
+                    reason = (
                         f"the in-place operator of node {node.name!r} changes {value.name!r}, "
                         "which is used again"
                     )
+                    stack = node.meta.get("nn_module_stack") or {"": ("", None)}
+                    path, _ = next(reversed(stack.values()))
+                    raise Restart({path: reason}) if path else self.error(reason)
 
     def _name_members(self) -> None:
         """Find the paths of all modules and tensors; the graph knows each by its first path."""
@@ -541,10 +678,59 @@ class CaptureTracer(fx.Tracer):
         """Note what has several paths and is part of the graph."""
         if self._aliases:
             targets = {str(n.target) for n in graph.nodes if n.op in ("call_module", "get_attr")}
-            targets |= self._opened_paths
+            targets |= self._opened_paths.keys()
             for path, first in self._aliases:
                 if first in targets:
                     self.facts.add_alias(path, first)
+
+
+def class_key(cls: type) -> str:
+    """Return the key under which a whole class is known to stay closed; it is no path."""
+    return f"class {id(cls)}"
+
+
+def is_leaf(module: nn.Module, path: str, openness: Openness) -> bool:
+    """Whether ``module`` is one that calls run as it is, with a row of its own.
+
+    These are torch's own modules, as for ``torch.fx``, but for those that hold modules of other
+    classes; and what runs no Python that could be looked into.
+    """
+    if openness.is_leaf(path, module):
+        return True
+    cls = type(module)
+    if (
+        isinstance(module, torch.jit.ScriptModule)
+        or cls.__module__.startswith("torch._dynamo")
+        or getattr(cls, "is_fx_instrument_leaf", False)
+        or is_compiled(module)
+    ):
+        return True
+    if not _is_kept_whole(module) or openness.is_inline(path, module):
+        return False
+    return not module._modules or all(map(_is_of_torch, module.modules()))
+
+
+def _is_of_torch(module: nn.Module) -> bool:
+    return type(module).__module__.partition(".")[0] == "torch"
+
+
+def _is_kept_whole(module: nn.Module) -> bool:
+    """Whether ``torch.fx`` takes ``module`` for a leaf."""
+    is_torch = type(module).__module__.startswith(("torch.nn", "torch.ao.nn"))
+    return is_torch and not isinstance(module, nn.Sequential)
+
+
+def reason_to_close(module: nn.Module, path: str, openness: Openness) -> str | None:
+    """Return why ``module``, no leaf, cannot be opened, or None if only its trace can tell."""
+    if has_hooks(module) or has_global_hooks():
+        return "it has hooks"
+    if "forward" in module.__dict__:
+        return "its forward is set on the instance"
+    if not isinstance(forward_of(type(module)), types.FunctionType):
+        return "its forward is not a Python function of its class"
+    if _is_kept_whole(module) and not openness.is_inline(path, module):
+        return "it is one of torch's own, which holds modules of other classes"
+    return None
 
 
 def _has_own_call(cls: type) -> bool:

@@ -22,6 +22,7 @@ from .soundness import (
     Origin,
     asks_for_modes,
     draws_from_numpy,
+    file_of,
     is_harmless,
     is_harmless_stdlib,
     origin_of,
@@ -30,7 +31,7 @@ from .soundness import (
     unsound_reason,
 )
 
-__all__ = ["CallWatcher", "file_of", "no_profiler"]
+__all__ = ["CallWatcher", "no_profiler"]
 
 # The methods by which a container is changed.
 _MUTATORS = frozenset(
@@ -141,6 +142,21 @@ class CallWatcher:
             kind = type(container).__name__
             changes.append((path, f"it changes a {kind} that outlives the call"))
         return changes
+
+    def growing_parts(self) -> list[Any]:
+        """Return the lists and dicts to which the trace of a forward adds."""
+        return [self._seen_code, self._origins]
+
+    def touched_mark(self) -> int:
+        """Return how far the containers that were changed go now, for :meth:`roll_back`."""
+        return len(self._touched)
+
+    def roll_back(self, mark: int) -> None:
+        """Put back what containers held that were first changed after ``mark``; forget them."""
+        self._builtin_call = (None, None)
+        while len(self._touched) > mark:
+            _, (_, container, contents) = self._touched.popitem()
+            restore_contents(container, contents)
 
     def _drop_unreachable(self) -> None:
         """Drop the containers that nothing else refers to: they were the call's own."""
@@ -293,12 +309,6 @@ class CallWatcher:
 
 def _is_users(function: types.FunctionType) -> bool:
     return origin_of(function.__code__.co_filename) is Origin.USER
-
-
-def file_of(cls: type) -> str:
-    """Return the file of the module that defines ``cls``; empty if there is none."""
-    module = sys.modules.get(cls.__module__)
-    return getattr(module, "__file__", None) or ("" if module is None else "<frozen builtin>")
 
 
 def _is_wrapper(value: Any) -> bool:

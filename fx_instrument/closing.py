@@ -1,0 +1,229 @@
+"""Why a forward stays closed, in words that say what to change; and what it may do unseen."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+import re
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from .recording import ClosedFrame
+from .soundness import Origin, file_of, origin_of
+
+__all__ = ["Effects", "closed_frame", "effects_of", "sees_modes"]
+
+_PLACE = re.compile(r' ?\(?File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in \S+)?\)?')
+
+# What torch.fx says, in the words of who wrote the model.
+_WORDS = {
+    "symbolically traced variables cannot be used as inputs to control flow": (
+        "it branches on a tensor's value or size"
+    ),
+    "Proxy object cannot be iterated": "it iterates over a tensor, or unpacks one",
+    "'len' is not supported in symbolic tracing": "it takes the len() of a tensor",
+}
+
+# What to change, by a word of the reason; the first that fits.
+_ADVICE = {
+    "torch's own": "name its class in inline= to open it",
+    "leaf=": "take it out of leaf= to open it",
+    "branches on": (
+        "decide outside of the forward, by an attribute or a plain argument, or with torch.where"
+    ),
+    "iterates over": "use tensor operations, such as unbind(), over the whole tensor",
+    "len()": "use x.shape[0]",
+    "`with` block": "move the block out of the forward, around the call of the module",
+    "`try` statement": "test for the case before the operation, outside of the forward",
+    "autograd.Function": "write it with torch operators, or keep it in a module of its own",
+    "checkpoint": "switch checkpointing off while timing",
+    "sets its attribute": "return the value, or keep it in a buffer that is changed in place",
+    "changes": "return the value in place of keeping it",
+    "random": "draw from torch, or pass the number as an argument",
+    "class of a traced value": "annotate the argument, and test its class outside of the forward",
+    "type()": "use isinstance() on plain values only",
+    "hooks": "remove the hooks while timing",
+    "__call__": "keep to forward()",
+    "graphs": "pass what differs from call to call as tensors",
+    "value of a tensor": "keep to tensor operations, such as torch.where",
+}
+
+
+def closed_frame(path: str, module: nn.Module, reason: str) -> ClosedFrame:
+    """Return why ``module``, found at ``path``, stays closed.
+
+    Args:
+        path: from the root; empty for the root itself.
+        module: what stays closed.
+        reason: a clause whose subject is the module, with ``File "...", line N`` where known.
+    """
+    found = _PLACE.search(reason)
+    file, line = (found["file"], int(found["line"])) if found else _place_of_forward(type(module))
+    if found:
+        reason = reason[: found.start()] + reason[found.end() :]
+    for phrase, words in _WORDS.items():
+        if reason.startswith(phrase):
+            reason = words
+    advice = next(
+        (advice for words, advice in _ADVICE.items() if words in reason),
+        "move that out of the forward to open it",
+    )
+    return ClosedFrame(path, type(module).__qualname__, reason.strip(), file, line, advice)
+
+
+def _place_of_forward(cls: type) -> tuple[str, int]:
+    code = getattr(getattr(cls, "forward", None), "__code__", None)
+    return (code.co_filename, code.co_firstlineno) if code else ("", 0)
+
+
+class Effects(NamedTuple):
+    """What code may change beside the tensors that it is given.
+
+    Attributes:
+        stored: the names of attributes and globals that it sets or deletes.
+        named: the names of all attributes and globals that it uses: what these hold may change.
+        is_unknown: whether it sets attributes by names that the code does not spell.
+        sees_modes: whether it asks for torch function modes, or compiles, which does.
+    """
+
+    stored: frozenset[str]
+    named: frozenset[str]
+    is_unknown: bool
+    sees_modes: bool
+
+    def may_change(self, name: str, *, is_container: bool = False) -> bool:
+        """Whether the attribute or global ``name``, or what it contains, may be changed."""
+        return self.is_unknown or name in self.stored or (is_container and name in self.named)
+
+
+def effects_of(module: nn.Module) -> Effects:
+    """Return what calling ``module`` may change, from the code of all modules in it."""
+    functions: list[Any] = []
+    for child in module.modules():
+        for hooks in (child._forward_pre_hooks, child._forward_hooks):
+            functions += hooks.values()
+        functions.append(child.__dict__.get("forward"))
+    classes = {type(child) for child in module.modules()}
+    parts = [*map(_effects_of_class, classes), *map(_effects_of_function, filter(None, functions))]
+    return Effects(
+        frozenset().union(*(part.stored for part in parts)),
+        frozenset().union(*(part.named for part in parts)),
+        any(part.is_unknown for part in parts),
+        any(part.sees_modes for part in parts),
+    )
+
+
+def sees_modes(module: nn.Module) -> bool:
+    """Whether the forward of ``module`` may take another way under a torch function mode."""
+    forward = inspect.unwrap(type(module).forward)
+    code = getattr(forward, "__code__", None)
+    return (
+        (code is not None and any("torch_function" in name for name in code.co_names))
+        or _effects_of_class(type(module)).sees_modes
+        or any(map(_is_compiled, module.__dict__.values()))
+    )
+
+
+_NO_EFFECTS = Effects(frozenset(), frozenset(), False, False)
+
+# Functions that compile what they are given, or what they are made of.
+_COMPILING = frozenset(
+    {
+        "associative_scan", "compile", "cond", "create_block_mask", "export", "flex_attention",
+        "make_fx", "scan", "while_loop",
+    }
+)  # fmt: skip
+
+
+def _is_compiled(value: Any) -> bool:
+    return "_torchdynamo_orig_callable" in getattr(value, "__dict__", ())
+
+_UNKNOWN_STORES = frozenset({"setattr", "delattr", "__dict__", "vars", "__setattr__", "exec"})
+
+
+@functools.lru_cache(maxsize=4096)
+def _effects_of_class(cls: type) -> Effects:
+    functions = [
+        function
+        for base in cls.__mro__
+        if origin_of(file_of(base)) is Origin.USER
+        for name, value in vars(base).items()
+        if name not in ("__init__", "__new__")
+        for function in _functions_in(value)
+    ]
+    return _effects_of_code(functions)
+
+
+def _functions_in(value: Any) -> Iterator[types.FunctionType]:
+    for inner in (value, *(getattr(value, name, None) for name in ("fget", "fset", "__func__"))):
+        if isinstance(inner, types.FunctionType):
+            yield inner
+
+
+def _effects_of_function(function: Any) -> Effects:
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = getattr(function, "__func__", function)
+    if isinstance(function, types.FunctionType):
+        return _effects_of_code([function])
+    return _effects_of_class(type(function))
+
+
+def _effects_of_code(functions: Iterable[types.FunctionType]) -> Effects:
+    """Return the effects of functions, and of those of the user's that they name."""
+    waiting = [*functions]
+    seen: set[types.CodeType] = set()
+    stored: set[str] = set()
+    named: set[str] = set()
+    has_compiled = any(map(_is_compiled, waiting))
+    while waiting:
+        function = waiting.pop()
+        if function.__code__ in seen or origin_of(function.__code__.co_filename) is not Origin.USER:
+            continue
+        codes = [function.__code__]
+        while codes:
+            code = codes.pop()
+            seen.add(code)
+            named.update(code.co_names)
+            stored.update(_stored_names(code))
+            codes += [const for const in code.co_consts if isinstance(const, types.CodeType)]
+            for name in code.co_names:
+                value = function.__globals__.get(name)
+                has_compiled = has_compiled or _is_compiled(value)
+                waiting += _functions_in(value)
+        wrapped = getattr(function, "__wrapped__", None)
+        cells = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+        for value in (wrapped, *cells):
+            has_compiled = has_compiled or _is_compiled(value)
+            waiting += _functions_in(value)
+    if not seen:
+        return _NO_EFFECTS
+    return Effects(
+        frozenset(stored),
+        frozenset(named),
+        not _UNKNOWN_STORES.isdisjoint(named),
+        has_compiled
+        or not _COMPILING.isdisjoint(named)
+        or any("torch_function" in name for name in named),
+    )
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=4096)
+def _stored_names(code: types.CodeType) -> frozenset[str]:
+    return frozenset(
+        instruction.argval
+        for instruction in dis.get_instructions(code)
+        if instruction.opname in ("STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL")
+    )

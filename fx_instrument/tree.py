@@ -1,0 +1,133 @@
+"""From the calls that runs with frames have kept to a recording: the rows as a tree."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from .frames import CallSite, FrameRuns, GraphSite
+from .recording import InnerRow, NodeRow, Recording
+from .variants import Variant
+
+__all__ = ["count_calls", "differences", "graph_recording", "recordings_of"]
+
+
+def recordings_of(runs: FrameRuns) -> list[Recording]:
+    """Return a recording for each way in which the root ran: as it is, and each of its graphs."""
+    found = [graph_recording(runs, variant) for variant in runs.root.graphs]
+    closed = _root_recording(runs.root)
+    return [recording for recording in (closed, *found) if len(recording.readings_ns)]
+
+
+def _root_recording(root: CallSite) -> Recording:
+    numbers, readings_ns = root.times.runs_and_readings_ns(2)
+    rows = _InnerRows(numbers, 1)
+    rows.add_calls(root, 0)
+    return Recording((root.row,), readings_ns, np.ones((len(numbers), 1), np.bool_), rows.finish())
+
+
+def graph_recording(runs: FrameRuns, variant: Variant) -> Recording:
+    """Return the runs of one graph of the root."""
+    num_rows = len(variant.rows)
+    site = runs.root.graphs.get(variant)
+    if site is None:
+        readings_ns = np.empty((0, variant.num_readings), np.int64)
+        return Recording(variant.rows, readings_ns, np.ones((0, num_rows), np.bool_))
+    numbers, readings_ns = site.times.runs_and_readings_ns(variant.num_readings)
+    rows = _InnerRows(numbers, num_rows)
+    for index, frame in site.frames.items():
+        rows.add_calls(frame, index)
+    has_run = np.ones((len(numbers), num_rows), np.bool_)
+    return Recording(variant.rows, readings_ns, has_run, rows.finish())
+
+
+class _InnerRows:
+    """Collects the rows below those of the root.
+
+    Args:
+        numbers: the runs, ascending, as their calls know them.
+        num_root_rows: how many rows come before the inner ones.
+    """
+
+    def __init__(self, numbers: npt.NDArray[np.int64], num_root_rows: int) -> None:
+        self._numbers = numbers
+        self._num_root_rows = num_root_rows
+        self._places: dict[tuple[int, NodeRow], int] = {}
+        self._calls: list[list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]] = []
+
+    def add_calls(self, site: CallSite, parent: int) -> None:
+        """Add what is called within the frame ``site``, whose own row is ``parent``."""
+        for inner in [*site.inner.values()]:
+            numbers, readings_ns = inner.times.runs_and_readings_ns(2)
+            index = self._add(parent, inner.row, numbers, readings_ns[:, 1] - readings_ns[:, 0])
+            self.add_calls(inner, index)
+            for variant, graph in [*inner.graphs.items()]:
+                self._add_graph(variant, graph, inner.row, parent)
+
+    def _add_graph(self, variant: Variant, graph: GraphSite, row: NodeRow, parent: int) -> None:
+        numbers, readings_ns = graph.times.runs_and_readings_ns(variant.num_readings)
+        above = self._add(parent, row, numbers, readings_ns[:, -1] - readings_ns[:, 0])
+        columns = iter(np.diff(readings_ns, axis=1).T)
+        for place, node_row in enumerate(variant.rows):
+            if node_row.is_timed:
+                index = self._add(above, _below(row.target, node_row), numbers, next(columns))
+                if place in graph.frames:
+                    self.add_calls(graph.frames[place], index)
+
+    def _add(
+        self,
+        parent: int,
+        row: NodeRow,
+        numbers: npt.NDArray[np.int64],
+        ns: npt.NDArray[np.int64],
+    ) -> int:
+        place = self._places.setdefault((parent, row), len(self._calls))
+        if place == len(self._calls):
+            self._calls.append([])
+        self._calls[place].append((np.searchsorted(self._numbers, numbers), ns))
+        return self._num_root_rows + place
+
+    def finish(self) -> tuple[InnerRow, ...]:
+        """Return the rows, a parent always before what is below it."""
+        rows = []
+        for (parent, row), calls in zip(self._places, self._calls, strict=True):
+            runs = np.concatenate([runs for runs, _ in calls])
+            ns = np.concatenate([ns for _, ns in calls])
+            order = np.argsort(runs, kind="stable")
+            rows.append(InnerRow(row, parent, runs[order], ns[order]))
+        return tuple(rows)
+
+
+def _below(path: str, row: NodeRow) -> NodeRow:
+    """Return ``row``, whose paths start at the module at ``path``, with paths from the root."""
+    module = f"{path}.{row.module}" if row.module else path
+    is_path = row.op in ("call_module", "get_attr")
+    return row._replace(module=module, target=f"{path}.{row.target}" if is_path else row.target)
+
+
+def count_calls(runs: FrameRuns) -> Counter[Variant]:
+    """Return how often each graph ran, wherever it did."""
+    counts: Counter[Variant] = Counter()
+    waiting = [runs.root]
+    while waiting:
+        site = waiting.pop()
+        waiting += site.inner.values()
+        for variant, graph in site.graphs.items():
+            counts[variant] += len(graph.times.runs_and_readings_ns(variant.num_readings)[0])
+            waiting += graph.frames.values()
+    return counts
+
+
+def differences(variants: Iterable[Variant]) -> list[str]:
+    """Return for each of a module's graphs, in words, the guards that tell it from the others."""
+    guards = [variant.guard for variant in variants]
+    names = dict.fromkeys(name for guard in guards for name in guard)
+    telling = [name for name in names if len({guard.get(name) for guard in guards}) > 1]
+    return [_guard_in_words(guard, telling) for guard in guards]
+
+
+def _guard_in_words(guard: Mapping[str, str], names: Sequence[str]) -> str:
+    return ", ".join(f"{name}: {guard[name]}" for name in names if name in guard)

@@ -1,0 +1,337 @@
+"""The graphs of one module, timed and compiled, and which call takes which."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import inspect
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from .arguments import call_key, kind_of
+from .capture import Capture, capture
+from .clock import Clock
+from .closing import closed_frame
+from .codegen import TimedCodeGen, has_registered_targets, is_inserted
+from .errors import CaptureError
+from .insertion import (
+    UNTIMED_OPS,
+    insert_timestamps,
+    is_timed,
+    make_timed,
+    strip_timestamps,
+)
+from .recorder import PassingRecorder, Recorder
+from .recording import ClosedFrame, NodeRow
+from .tracer import Openness
+
+__all__ = ["Graphs", "Variant"]
+
+MAX_VARIANTS = 64
+
+# Captures that may fail for one reason before calls with other plain arguments are not tried.
+_MAX_FAILURES = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """One graph of a module, timed and compiled, and where its runs are recorded.
+
+    The nodes are those that were timed, whatever is made of the graph later on.
+
+    Attributes:
+        graph_module: a view of the module that runs the graph.
+        run: the compiled graph; its first argument is an instance that looks like the module.
+        holds: tells whether all that the graph relies on is true of a module.
+        recorder: of the runs; None where each run is handed over to a frame.
+        nodes: the nodes that are not of the timing.
+        closed: the targets of its nodes that call modules which stay closed, and why.
+        guard: what told the call from others, in words.
+    """
+
+    graph_module: fx.GraphModule
+    run: Callable[..., Any]
+    holds: Callable[[nn.Module], bool]
+    recorder: Recorder | None
+    nodes: tuple[fx.Node, ...]
+    closed: Mapping[str, ClosedFrame]
+    guard: Mapping[str, str]
+
+    @functools.cached_property
+    def rows(self) -> tuple[NodeRow, ...]:
+        """The rows of the report, one a node; paths start at the module."""
+        return tuple(map(_row_of, self.nodes))
+
+    @functools.cached_property
+    def closed_rows(self) -> dict[str, list[int]]:
+        """The indices of the rows that call each of the modules which stay closed."""
+        places: dict[str, list[int]] = {target: [] for target in self.closed}
+        for index, node in enumerate(self.nodes):
+            if node.op == "call_module" and node.target in places:
+                places[str(node.target)].append(index)
+        return places
+
+    @functools.cached_property
+    def num_readings(self) -> int:
+        """How many readings a run has."""
+        return sum(row.is_timed for row in self.rows) + 1
+
+
+def _row_of(node: fx.Node) -> NodeRow:
+    stack = node.meta.get("nn_module_stack") or {"": ("", None)}
+    path, _ = next(reversed(stack.values()))
+    target = node.target
+    if not isinstance(target, str):
+        module = getattr(target, "__module__", None) or "torch"
+        target = f"{module}.{getattr(target, '__name__', repr(target))}"
+    return NodeRow(node.name, node.op, target, path, node.op not in UNTIMED_OPS)
+
+
+class Graphs:
+    """The graphs of one module.
+
+    Args:
+        model: the module.
+        path: where it is found in the model; empty for the model itself. Only the model's own
+            graphs keep their runs, and only if no module in them stays closed.
+        holder: the class on which generated code finds what is not the module's.
+        clock: what the graphs read.
+        openness: which modules are opened, where it is a matter of choice.
+
+    Attributes:
+        variants: the graphs, in the order in which they were captured.
+        closed: why calls of the module could not be given a graph, each reason once.
+    """
+
+    def __init__(
+        self, model: nn.Module, path: str, holder: type[nn.Module], clock: Clock, openness: Openness
+    ) -> None:
+        self.model = model
+        self.path = path
+        self.variants: list[Variant] = []
+        self.closed: list[ClosedFrame] = []
+        self.last: Variant | None = None
+        self.holder = holder
+        self._clock = clock
+        self._openness = openness
+        self._by_call: dict[Hashable, list[Variant]] = {}
+        self._by_binding: dict[Hashable, list[Variant]] = {}
+        self._closed_calls: dict[Hashable, ClosedFrame] = {}
+        self._num_failures: dict[bool, int] = {}
+        self._lock = threading.RLock()
+
+    @property
+    def forward(self) -> Callable[..., Any]:
+        """The forward of the module's class, as it is now."""
+        return type(self.model).forward
+
+    @property
+    def current(self) -> Variant:
+        """The graph that ran last; before any run, the one for a call with tensors alone.
+
+        Raises:
+            CaptureError: that one cannot be captured.
+        """
+        with self._lock:
+            if self.last is None:
+                self.last = self._capture(_required(self.forward), None, {})
+            return self.last
+
+    def variant_for(
+        self,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        pauses: list[tuple[float, float]] | None = None,
+    ) -> Variant | None:
+        """Return the graph for a call of ``module``; capture it if this is the first such call.
+
+        Args:
+            module: the one that is called, which may be a copy of the one that was captured.
+            args: the arguments of the call.
+            kwargs: the same, by name.
+            pauses: is told from when to when a capture took place.
+
+        Returns:
+            None where the call must run as it is: no graph can stand for it, ``module`` is being
+            traced, or the arguments do not fit its signature.
+        """
+        try:
+            key = call_key(args, kwargs)
+        except TypeError as error:
+            if not any(isinstance(value, fx.Proxy) for value in (*args, *kwargs.values())):
+                self._note_closed(f"it is called with an argument of type {error}")
+            return None
+        for variant in self._by_call.get(key, ()):
+            if variant.holds(module):
+                self.last = variant
+                return variant
+        if (key, module.training) in self._closed_calls:
+            return None
+        start = self._clock()
+        with self._lock:
+            variant = self._first_call(module, key, args, kwargs)
+        if pauses is not None:
+            pauses.append((start, self._clock()))
+        return variant
+
+    def _first_call(
+        self, module: nn.Module, key: Hashable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Variant | None:
+        try:
+            bound = inspect.signature(self.forward).bind(module, *args, **kwargs)
+        except TypeError:
+            return None
+        arguments = dict(list(bound.arguments.items())[1:])
+        binding = {name: kind_of(value) for name, value in arguments.items()}
+        variants = self._by_binding.setdefault(_key(binding), [])
+        self._by_call[key] = variants
+        variant = next((variant for variant in variants if variant.holds(module)), None)
+        if variant is None:
+            try:
+                if self._num_failures.get(module.training, 0) >= _MAX_FAILURES:
+                    raise self._error(self.closed[-1].reason)
+                if len(self.variants) >= MAX_VARIANTS:
+                    raise self._error(
+                        f"it needs more than {MAX_VARIANTS} graphs, as its calls differ in plain "
+                        "arguments or in attributes that it reads"
+                    )
+                variant = self._capture(binding, args, kwargs)
+                if not variant.holds(module):
+                    raise self._error("it reads attributes or globals that change as it is looked at")
+            except CaptureError as error:
+                self._num_failures[module.training] = self._num_failures.get(module.training, 0) + 1
+                self._closed_calls[key, module.training] = error.closed
+                self._note_closed(error.closed.reason, error.closed)
+                return None
+        self.last = variant
+        return variant
+
+    def _error(self, reason: str) -> CaptureError:
+        closed = closed_frame("", self.model, reason)
+        return CaptureError(f"cannot open {closed}", closed)
+
+    def _note_closed(self, reason: str, closed: ClosedFrame | None = None) -> None:
+        if all(known.reason != reason for known in self.closed):
+            closed = closed or closed_frame("", self.model, reason)
+            self.closed.append(closed._replace(module=self.path))
+
+    def _capture(
+        self,
+        binding: Mapping[str, Hashable],
+        args: tuple[Any, ...] | None,
+        kwargs: Mapping[str, Any],
+    ) -> Variant:
+        with _paused_collector():
+            found = capture(self.model, args, kwargs, self._openness_below())
+            graph, constants = found.graph, self._rename_constants(found)
+            if is_timed(graph):
+                strip_timestamps(graph)
+            name = f"_fx_instrument_recorder{len(self.variants)}"
+            num_readings = insert_timestamps(graph, name, self._clock)
+            is_plain = not found.closed and not self.path
+            recorder = Recorder(num_readings, self._clock) if is_plain else None
+            if type(graph._codegen) is TimedCodeGen and has_registered_targets(graph, self.model):
+                graph.set_codegen(TimedCodeGen(has_short_lookups=True))
+            extra = {name: recorder or PassingRecorder(), **constants}
+            # What the code finds by look-up on the instance, but is not the module's.
+            for attribute, value in extra.items():
+                setattr(self.holder, attribute, value)
+            graph_module = _view(self.model, graph, extra)
+            nodes = tuple(node for node in graph.nodes if not is_inserted(node))
+            variant = Variant(
+                graph_module,
+                type(graph_module).forward,
+                found.holds,
+                recorder,
+                nodes,
+                found.closed,
+                {**_in_words(binding), **found.facts},
+            )
+            self.variants.append(variant)
+            self._by_binding.setdefault(_key(binding), []).append(variant)
+            return variant
+
+    def _openness_below(self) -> Openness:
+        """Return what is opened, asked with paths that start at the module."""
+        if not self.path:
+            return self._openness
+        prefix, openness = f"{self.path}.", self._openness
+        return Openness(
+            lambda path, module: openness.is_leaf(prefix + path, module),
+            lambda path, module: openness.is_inline(prefix + path, module),
+        )
+
+    def _rename_constants(self, found: Capture) -> dict[str, torch.Tensor]:
+        """Give the constants of a graph names that no other graph of the module uses."""
+        names = {}
+        for name in found.constants:
+            names[name] = f"{name}_{len(self.variants)}" if self.variants else name
+            while hasattr(self.model, names[name]):
+                names[name] += "_"
+        for node in found.graph.nodes:
+            if node.op == "get_attr" and node.target in names:
+                node.target = names[node.target]
+        return {names[name]: constant for name, constant in found.constants.items()}
+
+
+def _required(forward: Callable[..., Any]) -> dict[str, Hashable]:
+    """Return the kinds of the arguments of a call with a tensor wherever one is required."""
+    parameters = list(inspect.signature(forward).parameters.values())[1:]
+    return {
+        parameter.name: torch.Tensor
+        for parameter in parameters
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    }
+
+
+def _key(binding: Mapping[str, Hashable]) -> Hashable:
+    return tuple(binding.items())
+
+
+def _in_words(binding: Mapping[str, Any]) -> dict[str, str]:
+    return {name: _kind_in_words(kind) for name, kind in binding.items()}
+
+
+def _kind_in_words(kind: Any) -> str:
+    if kind is torch.Tensor:
+        return "a tensor"
+    cls, *value = kind
+    if cls in (list, tuple) or hasattr(cls, "_fields"):
+        return f"{cls.__name__}({', '.join(map(_kind_in_words, value[0]))})"
+    if cls is dict:
+        return f"{{{', '.join(f'{key!r}: {_kind_in_words(item)}' for _, key, item in value[0])}}}"
+    return str(value[0]) if cls in (float, complex) else repr(value[0])
+
+
+@contextlib.contextmanager
+def _paused_collector() -> Iterator[None]:
+    """Keep the garbage collector from looking through a growing graph time and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _view(model: nn.Module, graph: fx.Graph, extra: Mapping[str, Any]) -> fx.GraphModule:
+    """Return a timed GraphModule that shares the parameters and submodules of ``model``."""
+    graph_module = fx.GraphModule(nn.Module(), fx.Graph(), class_name=type(model).__name__)
+    make_timed(graph_module)
+    # Before the submodules are there, as it would compile those anew that are GraphModules.
+    graph_module.graph = graph
+    for name in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "training"):
+        graph_module.__dict__[name] = model.__dict__[name]
+    plain = {str(node.target).partition(".")[0] for node in graph.nodes if node.op == "get_attr"}
+    graph_module.__dict__.update({n: model.__dict__[n] for n in plain if n in model.__dict__})
+    graph_module.__dict__.update(extra)
+    return graph_module
