@@ -15,7 +15,7 @@ from torch import nn
 from .recording import ClosedFrame
 from .soundness import Origin, file_of, origin_of
 
-__all__ = ["Effects", "closed_frame", "effects_of", "sees_modes"]
+__all__ = ["Effects", "closed_frame", "effects_of", "names_of_method", "sees_modes"]
 
 _PLACE = re.compile(r' ?\(?File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in \S+)?\)?')
 
@@ -31,6 +31,7 @@ _WORDS = {
 # What to change, by a word of the reason; the first that fits.
 _ADVICE = {
     "torch's own": "name its class in inline= to open it",
+    "compiled or scripted": "time the module that it was made from",
     "leaf=": "take it out of leaf= to open it",
     "branches on": (
         "decide outside of the forward, by an attribute or a plain argument, or with torch.where"
@@ -126,6 +127,20 @@ def sees_modes(module: nn.Module) -> bool:
         or _effects_of_class(type(module)).sees_modes
         or any(map(_is_compiled, module.__dict__.values()))
     )
+
+
+def names_of_method(cls: type, name: str) -> frozenset[str]:
+    """Return the names that a method uses, and those that the methods it names use."""
+    waiting, seen = [name], {name}
+    names: set[str] = set()
+    while waiting:
+        value = inspect.getattr_static(cls, waiting.pop(), None)
+        for function in _functions_in(value):
+            found = _effects_of_code([function]).named
+            names |= found
+            waiting += found - seen
+            seen |= found
+    return frozenset(names)
 
 
 _NO_EFFECTS = Effects(frozenset(), frozenset(), False, False)

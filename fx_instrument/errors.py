@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["CaptureError", "EmptyRecordingError", "FxInstrumentError", "NotAModuleError"]
+__all__ = [
+    "CaptureError",
+    "EmptyRecordingError",
+    "FxInstrumentError",
+    "NoSuchModuleError",
+    "NotAModuleError",
+    "ProfileError",
+]
 
 
 class FxInstrumentError(Exception):
@@ -34,6 +41,14 @@ class CaptureError(FxInstrumentError, RuntimeError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class NoSuchModuleError(FxInstrumentError, LookupError):
+    """A name or class in ``leaf=``, ``inline=`` or ``only=`` fits no module of the model."""
+
+
+class ProfileError(FxInstrumentError, RuntimeError):
+    """``profile()`` was entered for a model that is being profiled, or used a second time."""
 
 
 class EmptyRecordingError(FxInstrumentError, RuntimeError):

@@ -23,14 +23,15 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from .clock import Clock, is_in_seconds
-from .closing import sees_modes
+from .clock import is_in_seconds
+from .closing import names_of_method, sees_modes
 from .guards import has_global_hooks, has_hooks
 from .marks import CURRENT, put_marks, take_marks
+from .options import Options
 from .recorder import LAST
-from .recording import NodeRow
+from .recording import NodeRow, name_of_path
 from .soundness import Origin, file_of, origin_of
-from .tracer import Openness, is_leaf
+from .tracer import is_leaf, runs_no_python
 from .variants import Graphs, Variant
 
 __all__ = ["CallSite", "FrameRuns", "GraphSite", "Times"]
@@ -151,6 +152,14 @@ class _Member:
 _MEMBERS = frozenset({"_modules", "_parameters", "_buffers"})
 _MAX_ITEMS = 1000
 
+# Names by which a method may come to call submodules that it does not name.
+_WAYS_TO_MODULES = frozenset(
+    {
+        "_modules", "children", "get_submodule", "getattr", "modules", "named_children",
+        "named_modules",
+    }
+)  # fmt: skip
+
 
 def _modules_in(value: Any) -> Iterator[tuple[str, nn.Module]]:
     """Yield the modules that ``value`` is or, as a plain container, holds."""
@@ -186,19 +195,17 @@ class FrameRuns:
 
     Args:
         root: the model's own graphs.
-        clock: what is read.
-        openness: which modules are opened, where it is a matter of choice.
-        has_calls: whether the torch calls of frames are timed, too.
+        options: what is timed, and how.
     """
 
-    def __init__(
-        self, root: Graphs, clock: Clock, openness: Openness, *, has_calls: bool
-    ) -> None:
+    def __init__(self, root: Graphs, options: Options) -> None:
+        clock = options.clock
         self.clock = clock
-        self.has_calls = has_calls
+        self.has_calls = options.frames == "calls"
         self.num_runs = 0
         self.num_aborted = 0
-        self._openness = openness
+        self._options = options
+        self._openness = options.openness()
         self._typecode = "d" if is_in_seconds(clock) else "q"
         self._members: dict[int, _Member] = {}
         self._graphs: dict[tuple[str, type], Graphs] = {}
@@ -207,7 +214,19 @@ class FrameRuns:
         self._lock = threading.RLock()
         name = type(root.model).__qualname__
         row = NodeRow(name, "call_module", name, "", True)
-        self.root = CallSite(row, self._new_times(), sees_modes=sees_modes(root.model))
+        self._root = root
+        self._is_leaf = runs_no_python(root.model) or self._openness.is_leaf("", root.model)
+        if self._is_leaf:
+            chosen = "it is among leaf=" if not runs_no_python(root.model) else ""
+            root.note_closed(chosen or "it is compiled or scripted, so that no Python of it runs")
+        has_choice = bool(options.only) and not options.is_only("", root.model)
+        self.has_choice = has_choice
+        self.runs_as_it_is = self._is_leaf or has_choice
+        self._chosen: list[tuple[str, nn.Module]] = []
+        has_mode = not (self.runs_as_it_is or sees_modes(root.model))
+        self.root = CallSite(row, self._new_times(), sees_modes=not has_mode)
+        self.methods: dict[str, CallSite] = {}
+        self._method_names: dict[str, frozenset[str]] = {}
 
     def run(
         self,
@@ -216,19 +235,28 @@ class FrameRuns:
         forward: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
+        method: str | None = None,
     ) -> Any:
-        """Call ``forward`` of ``module``, the root, or run a graph in its place, and record it."""
+        """Call the root, or run a graph in its place, and record it.
+
+        Args:
+            module: the root.
+            variant: the graph; None calls ``forward``.
+            forward: what the root itself would do, bound.
+            args: the arguments of the call.
+            kwargs: the same, by name.
+            method: the name of the method that ``forward`` is, if it is another.
+        """
+        site = self.root if method is None else self._method_site(method)
         outer, run = CURRENT.frame, _Run(self)
         marked = self._reachable(module, variant)
         put_marks(marked)
         CURRENT.frame = None
         try:
             if variant is None:
-                output = run.run_closed(
-                    self.root, self.root.times, module, forward, (module, *args), kwargs
-                )
+                output = run.run_closed(site, site.times, module, forward, args, kwargs)
             else:
-                output = run.run_open(self.root, variant, module, module, args, kwargs)
+                output = run.run_open(site, variant, module, module, args, kwargs)
         except BaseException:
             with self._lock:
                 self.num_aborted += 1
@@ -238,6 +266,22 @@ class FrameRuns:
             take_marks(marked)
         self._commit(run.finished_events())
         return output
+
+    def may_call_modules(self, module: nn.Module, method: str) -> bool:
+        """Whether ``method`` of the root names a submodule, or goes through them."""
+        if method not in self._method_names:
+            self._method_names[method] = names_of_method(type(self._root.model), method)
+        names = self._method_names[method]
+        return not names.isdisjoint(module._modules) or not names.isdisjoint(_WAYS_TO_MODULES)
+
+    def _method_site(self, method: str) -> CallSite:
+        with self._lock:
+            if method not in self.methods:
+                target = f"{self.root.row.target}.{method}"
+                row = NodeRow(method, "call_method", target, "", True)
+                site = CallSite(row, self._new_times(), sees_modes=self.root.sees_modes)
+                self.methods[method] = site
+            return self.methods[method]
 
     def _commit(self, events: Iterable[tuple[Times, Sequence[float]]]) -> None:
         with self._lock:
@@ -286,7 +330,11 @@ class FrameRuns:
     def _reachable(self, root: nn.Module, variant: Variant | None) -> list[nn.Module]:
         """Return the modules that frames of a run may call, leaves' insides left out."""
         waiting: list[tuple[str, nn.Module]] = []
-        if variant is None:
+        if self._is_leaf:
+            return []
+        if self.has_choice:
+            waiting += reversed(self._chosen_modules(root))
+        elif variant is None:
             member = self._members.get(id(root))
             if member is None or member.module is not root:
                 member = self._members[id(root)] = _Member(root, "", None)
@@ -314,6 +362,17 @@ class FrameRuns:
             kept = {id(module) for module in (*found, root)}
             self._members = {key: members[key] for key in members if key in kept}
         return found
+
+    def _chosen_modules(self, root: nn.Module) -> list[tuple[str, nn.Module]]:
+        """Return the modules that alone are timed."""
+        try:
+            is_as_before = all(root.get_submodule(path) is module for path, module in self._chosen)
+        except AttributeError:
+            is_as_before = False
+        if not self._chosen or not is_as_before:
+            modules = root.named_modules()
+            self._chosen = [item for item in modules if item[0] and self._options.is_only(*item)]
+        return self._chosen
 
     def _new_times(self) -> Times:
         times = Times(self._typecode)
@@ -382,7 +441,7 @@ class _Run:
         path = "" if member is None else member.path
         site = frame.site.inner.get(path)
         if site is None:
-            name = path.replace(".", "_") or type(module).__name__
+            name = name_of_path(path) or type(module).__name__
             row = NodeRow(name, "call_module", path, frame.path, True)
             site = self.runs.new_call_site(frame.site.inner, path, row, module)
         graphs = None if member is None else member.graphs
@@ -429,7 +488,7 @@ class _Run:
         kwargs: Mapping[str, Any],
     ) -> Any:
         """Run the forward of ``module`` as it is, at ``site``."""
-        mode = None if site.sees_modes else self.mode
+        mode = None if site.sees_modes and not _is_torch_in_training(module) else self.mode
         frame = _Frame(self, site, mode, type(module))
         clock = self.clock
         if mode is not None:
@@ -446,6 +505,11 @@ class _Run:
         if times is not None:
             self.events.append((times, (start, end)))
         return output
+
+
+def _is_torch_in_training(module: nn.Module) -> bool:
+    """Whether ``module`` is torch's own, which takes the same way with a mode as it trains."""
+    return module.training and type(module).__module__.startswith("torch.nn.")
 
 
 def _take_out(mode: TorchFunctionMode) -> int:

@@ -15,63 +15,83 @@ import os
 import platform
 import threading
 import types
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import fx, nn
 
-from .clock import DEFAULT_CLOCK, Clock, clock_cost_ns, is_in_seconds
+from .clock import DEFAULT_CLOCK, Clock, clock_cost_ns
 from .errors import CaptureError, NotAModuleError
 from .frames import FrameRuns
+from .guards import forward_of
+from .marks import CURRENT
+from .options import ModuleChoice, Options
 from .recording import ClosedFrame, Recording, VariantInfo, merge
 from .report import NO_RUNS, Report
 from .snapshot import slots_of
-from .tracer import Openness
-from .tree import count_calls, differences, graph_recording, recordings_of
+from .soundness import Origin, origin_of
+from .tree import (
+    count_calls,
+    differences,
+    graph_recording,
+    method_recordings,
+    recordings_of,
+)
 from .variants import Graphs, Variant
 
-__all__ = ["instrument", "report", "reset", "summary"]
+__all__ = ["Instrumentation", "instrument", "is_instrumented", "report", "reset", "summary"]
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
-@dataclass(frozen=True)
-class Options:
-    """What :func:`instrument` was asked for.
-
-    Attributes:
-        clock: what is read.
-        frames: ``"calls"`` to time the torch calls of frames, ``"modules"`` to leave them out.
-    """
-
-    clock: Clock = DEFAULT_CLOCK
-    frames: str = "calls"
-
-    def __post_init__(self) -> None:
-        _ = is_in_seconds(self.clock)
-        if self.frames not in ("calls", "modules"):
-            raise ValueError(
-                'frames is "calls" to time the torch calls of frames, or "modules" to time '
-                f"modules alone, got {self.frames!r}"
-            )
-
-
-class _Instrumentation:
+class Instrumentation:
     """What belongs to one drop-in: the graphs of its model, and its runs."""
 
-    def __init__(self, model: nn.Module, options: Options) -> None:
+    def __init__(self, model: nn.Module, options: Options, *, is_in_place: bool = False) -> None:
+        options.check(model)
         self.model = model
         self.options = options
-        self.timed_class: type[nn.Module] = _timed_class(type(model), self)
-        openness = Openness()
-        self.graphs = Graphs(model, "", self.timed_class, options.clock, openness)
-        self.frames = FrameRuns(
-            self.graphs, options.clock, openness, has_calls=options.frames == "calls"
-        )
+        self.is_in_place = is_in_place
+        self.timed_class: type[nn.Module] = _timed_class(model, self)
+        self.graphs = Graphs(model, "", self.timed_class, options.clock, options.openness())
+        self.frames = FrameRuns(self.graphs, options)
         self._lock = threading.RLock()
+
+    def new_class(self) -> type[nn.Module]:
+        """Return the class of the drop-in, now that the class of its model has changed."""
+        self.timed_class = _timed_class(self.model, self)
+        self.graphs.set_holder(self.timed_class)
+        return self.timed_class
+
+    def like(self, model: nn.Module) -> nn.Module:
+        """Return a copy of the model as what the original is."""
+        return model if self.is_in_place else _wrap(model, self.options)
+
+    def eager_forward(self, module: nn.Module) -> Callable[..., Any]:
+        """Return the model's own forward, bound to ``module``."""
+        own: Callable[..., Any] | None = module.__dict__.get("forward")
+        if own is not None:
+            return own
+        if isinstance(module, torch.jit.ScriptModule):
+            return cast("Callable[..., Any]", self.model.forward)
+        bound: Callable[..., Any] = forward_of(type(self.model)).__get__(module, type(self.model))
+        return bound
+
+    def eager(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """Call the model's own forward."""
+        return self.eager_forward(module)(*args, **kwargs)
+
+    def variant_for(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Variant | None:
+        """Return the graph for a call of the drop-in; None if it runs as it is."""
+        # Something like a parametrization may have put a class of its own on top.
+        if type(module) is not self.timed_class or self.frames.runs_as_it_is:
+            return None
+        return self.graphs.variant_for(module, args, kwargs)
 
     def recording(self) -> Recording:
         """Return all runs up to now."""
@@ -96,6 +116,7 @@ class _Instrumentation:
                 environment=_environment(),
                 closed=self._closed(),
                 variants=self._variants(),
+                methods=method_recordings(self.frames),
             )
 
     def _empty_recording(self) -> Recording:
@@ -150,6 +171,15 @@ class _Instrumentation:
                         runtimes[node] = (column / 1e9).tolist()
         return runtimes
 
+    def report(self) -> Report:
+        """Return the report of all runs up to now."""
+        return Report(self.recording())
+
+    def summary(self, should_sort: bool) -> str:
+        """Return the table of all runs up to now; before any, a sentence that says so."""
+        recording = self.recording()
+        return Report(recording).summary(should_sort) if recording.has_runs else NO_RUNS
+
     def reset(self) -> None:
         """Forget all runs."""
         with self._lock:
@@ -170,25 +200,67 @@ def _environment() -> dict[str, Any]:
     }
 
 
-class _Instrumented:
+class Instrumented:
     """What every drop-in is, beside an instance of the model's class."""
 
-    _fx_instrument: _Instrumentation
+    _fx_instrument: Instrumentation
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Keep the model's class from hearing of a subclass that is none of the user's."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
-        state = self._fx_instrument
-        return _wrap(copy.deepcopy(state.model, memo), state.options)
+        return self._fx_instrument.like(copy.deepcopy(self._fx_instrument.model, memo))
 
     def __copy__(self) -> nn.Module:
-        state = self._fx_instrument
-        return _wrap(copy.copy(state.model), state.options)
+        return self._fx_instrument.like(copy.copy(self._fx_instrument.model))
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         state = self._fx_instrument
+        if state.is_in_place:
+            return _itself, (state.model,)
         return _wrap, (state.model, state.options)
+
+
+def _itself(model: nn.Module) -> nn.Module:
+    """Return ``model``: what a model that is timed in place is pickled as."""
+    return model
+
+
+class _ClassOfDropIn:
+    """The attribute ``__class__`` of a drop-in; what sets it, sets the model's, too.
+
+    A lazy module turns into another class in its first call. A class derived from that of the
+    drop-in, as a parametrization makes one, is put on top of it.
+    """
+
+    def __get__(self, module: nn.Module | None, owner: type) -> type:
+        return owner
+
+    def __set__(self, module: nn.Module, cls: type[nn.Module]) -> None:
+        state = _state_of(module)
+        if not issubclass(cls, Instrumented):
+            object.__setattr__(state.model, "__class__", cls)
+            cls = state.new_class()
+        _CLASS.__set__(module, cls)
+
+
+_CLASS: Any = vars(object)["__class__"]
+
+
+class _InstanceForward:
+    """The ``forward`` of a model that has set one on the instance, which it would else hide."""
+
+    def __init__(self, timed: Callable[..., Any]) -> None:
+        self._timed = timed
+
+    def __get__(self, module: nn.Module | None, owner: type) -> Any:
+        return self._timed if module is None else types.MethodType(self._timed, module)
+
+    def __set__(self, module: nn.Module, forward: Any) -> None:
+        module.__dict__["forward"] = forward
+
+    def __delete__(self, module: nn.Module) -> None:
+        module.__dict__.pop("forward", None)
 
 
 class _Offered:
@@ -209,53 +281,104 @@ class _Offered:
             return self._get(module)
 
 
-def _timed_class(model_class: type[nn.Module], state: _Instrumentation) -> type[nn.Module]:
-    """Return a subclass of ``model_class`` whose forward is timed by ``state``."""
-    eager_forward = model_class.forward
+def _timed_class(model: nn.Module, state: Instrumentation) -> type[nn.Module]:
+    """Return a subclass of the class of ``model`` whose forward is timed by ``state``."""
+    model_class = type(model)
+    own_forward = forward_of(model_class)
+    eager_forward = own_forward if isinstance(own_forward, types.FunctionType) else state.eager
 
-    @functools.wraps(eager_forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
             return eager_forward(self, *args, **kwargs)
-        variant = None
-        # Something like a parametrization may have put a class of its own on top.
-        if type(self) is state.timed_class:
-            variant = state.graphs.variant_for(self, args, kwargs)
+        variant = state.variant_for(self, args, kwargs)
         if variant is None or variant.recorder is None:
-            forward = state.graphs.forward if variant is None else variant.run
-            return state.frames.run(self, variant, forward, args, kwargs)
+            return state.frames.run(self, variant, state.eager_forward(self), args, kwargs)
         try:
             return variant.run(self, *args, **kwargs)
         except BaseException:
             variant.recorder.abort()
             raise
 
-    offered = {
-        name: _Offered(name, get)
-        for name, get in _OFFERED.items()
-        if inspect.getattr_static(model_class, name, None) is None
-    }
+    if callable(own_forward) and not isinstance(model, torch.jit.ScriptModule):
+        functools.update_wrapper(forward, own_forward)
+    is_hidden = "forward" in model.__dict__
     body = {
-        **offered,
-        "forward": forward,
+        **_timed_methods(model_class, state),
+        **{slot: _shared_slot(slot, state) for slot in slots_of(model)},
+        **{
+            name: _Offered(name, get)
+            for name, get in _OFFERED.items()
+            if inspect.getattr_static(model_class, name, None) is None
+        },
+        "forward": _InstanceForward(forward) if is_hidden else forward,
         "_fx_instrument": state,
+        "__class__": _ClassOfDropIn(),
         "__module__": model_class.__module__,
         "__qualname__": model_class.__qualname__,
         "__doc__": model_class.__doc__,
     }
     return types.new_class(
-        model_class.__name__, (_Instrumented, model_class), exec_body=lambda ns: ns.update(body)
+        model_class.__name__, (Instrumented, model_class), exec_body=lambda ns: ns.update(body)
     )
+
+
+def _shared_slot(slot: str, state: Instrumentation) -> property:
+    """Return a property for what the model keeps in a slot, which another object cannot share."""
+    return property(
+        lambda self: getattr(state.model, slot),
+        lambda self, value: setattr(state.model, slot, value),
+        lambda self: delattr(state.model, slot),
+    )
+
+
+def _timed_methods(
+    model_class: type[nn.Module], state: Instrumentation
+) -> dict[str, Callable[..., Any]]:
+    """Return the methods of ``model_class`` that may call its submodules, as ones that are timed.
+
+    Methods of ``nn.Module`` itself, and those that give a generator or coroutine, are left alone.
+    """
+    methods: dict[str, Callable[..., Any]] = {}
+    for name in dir(model_class):
+        function = inspect.getattr_static(model_class, name, None)
+        if (
+            isinstance(function, types.FunctionType)
+            and not hasattr(nn.Module, name)
+            and not name.startswith("__")
+            and name not in _OFFERED
+            and not function.__code__.co_flags & _NOT_AT_ONCE
+            and origin_of(function.__code__.co_filename) is Origin.USER
+        ):
+            methods[name] = _timed_method(name, function, state)
+    return methods
+
+
+_NOT_AT_ONCE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+def _timed_method(
+    name: str, function: types.FunctionType, state: Instrumentation
+) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def method(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if (
+            CURRENT.frame is not None
+            or torch.compiler.is_compiling()
+            or torch._C._get_tracing_state() is not None
+            or not state.frames.may_call_modules(self, name)
+        ):
+            return function(self, *args, **kwargs)
+        eager = types.MethodType(function, self)
+        return state.frames.run(self, None, eager, args, kwargs, method=name)
+
+    return method
 
 
 def _wrap(model: nn.Module, options: Options) -> nn.Module:
     """Return the drop-in of ``model``, no graph captured yet."""
-    timed_class = _Instrumentation(model, options).timed_class
+    timed_class = Instrumentation(model, options).timed_class
     module = object.__new__(timed_class)
     object.__setattr__(module, "__dict__", model.__dict__)
-    for slot in slots_of(model):
-        if hasattr(model, slot):
-            setattr(module, slot, getattr(model, slot))
     return module
 
 
@@ -264,6 +387,9 @@ def instrument(
     *args: Any,
     clock: Clock = DEFAULT_CLOCK,
     frames: str = "calls",
+    leaf: ModuleChoice = (),
+    inline: ModuleChoice = (),
+    only: ModuleChoice = (),
     **kwargs: Any,
 ) -> ModuleT:
     """Return ``model`` with a forward that times every node of its graph.
@@ -302,18 +428,13 @@ def instrument(
         if isinstance(model, type) and issubclass(model, nn.Module):
             hint = f"; instantiate it first: instrument({model.__name__}(...))"
         raise NotAModuleError(f"instrument() needs an nn.Module, got {model!r}{hint}")
-    if isinstance(model, torch.jit.ScriptModule):
-        raise NotAModuleError(
-            f"instrument() needs a module that runs as Python, got the ScriptModule "
-            f"{type(model).__name__}; instrument the module that it was scripted or traced from"
-        )
-    if isinstance(model, _Instrumented):
+    if isinstance(model, Instrumented):
         return model
-    module = _wrap(model, Options(clock, frames))
+    module = _wrap(model, Options(clock, frames, leaf, inline, only))
     state = _state_of(module)
     if args or kwargs:
-        inspect.signature(state.graphs.forward).bind(module, *args, **kwargs)
-        state.graphs.variant_for(module, args, kwargs)
+        inspect.signature(state.eager_forward(module)).bind(*args, **kwargs)
+        state.variant_for(module, args, kwargs)
     return cast(ModuleT, module)
 
 
@@ -324,7 +445,7 @@ def report(module: nn.Module) -> Report:
         EmptyRecordingError: no run has been recorded.
         NotAModuleError: ``module`` is not instrumented.
     """
-    return Report(_state_of(module).recording())
+    return _state_of(module).report()
 
 
 def summary(module: nn.Module, should_sort: bool = False) -> str:
@@ -339,10 +460,7 @@ def summary(module: nn.Module, should_sort: bool = False) -> str:
     Raises:
         NotAModuleError: ``module`` is not instrumented.
     """
-    recording = _state_of(module).recording()
-    if len(recording.readings_ns) == 0:
-        return NO_RUNS
-    return Report(recording).summary(should_sort)
+    return _state_of(module).summary(should_sort)
 
 
 def reset(module: nn.Module) -> None:
@@ -354,9 +472,14 @@ def reset(module: nn.Module) -> None:
     _state_of(module).reset()
 
 
-def _state_of(module: nn.Module) -> _Instrumentation:
+def is_instrumented(module: nn.Module) -> bool:
+    """Whether ``module`` is timed: made by :func:`instrument`, or being profiled."""
+    return isinstance(module, Instrumented)
+
+
+def _state_of(module: nn.Module) -> Instrumentation:
     state = getattr(type(module), "_fx_instrument", None)
-    if not isinstance(state, _Instrumentation):
+    if not isinstance(state, Instrumentation):
         raise NotAModuleError(
             f"a module that instrument() gave is needed, got {type(module).__name__}"
         )

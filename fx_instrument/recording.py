@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ClosedFrame", "InnerRow", "NodeRow", "Recording", "VariantInfo", "merge"]
+__all__ = ["ClosedFrame", "InnerRow", "NodeRow", "Recording", "VariantInfo", "merge", "name_of_path"]
 
 
 class ClosedFrame(NamedTuple):
@@ -59,6 +59,12 @@ class NodeRow(NamedTuple):
     target: str
     module: str
     is_timed: bool
+
+
+def name_of_path(path: str) -> str:
+    """Return the name that ``torch.fx`` would give to a node that calls the module at ``path``."""
+    name = path.replace(".", "_")
+    return f"_{name}" if name[:1].isdigit() else name
 
 
 class InnerRow(NamedTuple):
@@ -109,6 +115,7 @@ class Recording:
         num_aborted: how many runs raised an exception; they have no readings.
         closed: what stayed closed, and why.
         variants: the graphs that there are.
+        methods: the runs of each method, other than the forward, that called submodules.
         clock_ns: what one reading costs, in nanoseconds.
         environment: facts on where this was measured.
     """
@@ -122,10 +129,16 @@ class Recording:
     environment: Mapping[str, Any] = field(default_factory=dict)
     closed: tuple[ClosedFrame, ...] = ()
     variants: tuple[VariantInfo, ...] = ()
+    methods: Mapping[str, Recording] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.readings_ns.setflags(write=False)
         self.has_run.setflags(write=False)
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether there is a run of the forward, or of another method."""
+        return len(self.readings_ns) > 0 or bool(self.methods)
 
     @property
     def is_timed(self) -> npt.NDArray[np.bool_]:

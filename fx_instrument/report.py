@@ -73,7 +73,7 @@ class Report:
     A report is detached from the model: later runs do not change it.
 
     Args:
-        recording: holds at least one run.
+        recording: holds at least one run, of the forward or of another method.
 
     Raises:
         EmptyRecordingError: no run has been recorded.
@@ -94,11 +94,13 @@ class Report:
             :class:`~fx_instrument.recording.ClosedFrame`.
         variants: the graphs of the model and of the modules that its frames call: a tuple of
             :class:`~fx_instrument.recording.VariantInfo`.
+        methods: a report for each method, other than the forward, that called submodules: a
+            dict by the name of the method. Their runs are in no figure of this report.
         has_run: ``bool``, shape ``(num_runs, num_nodes)``: which nodes were part of which run.
     """
 
     def __init__(self, recording: Recording) -> None:
-        if len(recording.readings_ns) == 0:
+        if not recording.has_runs:
             aborted = recording.num_aborted
             raise EmptyRecordingError(
                 "report() needs at least one recorded run, got 0"
@@ -123,6 +125,7 @@ class Report:
         self.rows = tuple(self._all_rows())
         self.closed = recording.closed
         self.variants = recording.variants
+        self.methods = {name: Report(runs) for name, runs in recording.methods.items()}
 
     def _all_rows(self) -> list[Row]:
         """Return the rows of all levels, each followed by what is below it."""
@@ -171,7 +174,7 @@ class Report:
     @property
     def clock_fraction(self) -> float:
         """The share of the mean run that its readings cost, from 0 to 1; nan for empty runs."""
-        total_ns = float(self.total_ns.mean())
+        total_ns = float(self.total_ns.sum()) / max(1, self.num_runs)
         num_readings = self.readings_ns.shape[1] - 1
         return num_readings * self.clock_ns / total_ns if total_ns else float("nan")
 
@@ -197,6 +200,9 @@ class Report:
     ) -> str:
         """Return the table of the nodes: op code, name, mean time in seconds, percent of total.
 
+        What a frame calls follows it, indented. Where only other methods than the forward have
+        run, it is a table for each of them.
+
         Args:
             should_sort: longest first; otherwise in execution order.
             top: show only so many rows, the first ones.
@@ -205,6 +211,12 @@ class Report:
         Raises:
             ValueError: ``top`` is negative.
         """
+        if self.num_runs == 0:
+            tables = [
+                f"{name}():\n{report.summary(should_sort, top=top, tablefmt=tablefmt)}"
+                for name, report in self.methods.items()
+            ]
+            return "\n\n".join(tables)
         if top is not None and top < 0:
             raise ValueError(f"top is the number of rows to show, from 0, got {top!r}")
         rows = [

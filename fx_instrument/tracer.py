@@ -37,7 +37,14 @@ from .snapshot import CONTAINERS, Snapshot
 from .soundness import Origin, draws_from_numpy, file_of, origin_of, place_in
 from .watcher import CallWatcher, no_profiler
 
-__all__ = ["CaptureTracer", "Openness", "Restart", "is_leaf", "reason_to_close"]
+__all__ = [
+    "CaptureTracer",
+    "Openness",
+    "Restart",
+    "is_leaf",
+    "reason_to_close",
+    "runs_no_python",
+]
 
 # What nn.Module keeps for itself.
 _OWN_ATTRIBUTES = (frozenset(vars(nn.Module())) | {SLOT}) - {"training"}
@@ -697,17 +704,20 @@ def is_leaf(module: nn.Module, path: str, openness: Openness) -> bool:
     """
     if openness.is_leaf(path, module):
         return True
-    cls = type(module)
-    if (
-        isinstance(module, torch.jit.ScriptModule)
-        or cls.__module__.startswith("torch._dynamo")
-        or getattr(cls, "is_fx_instrument_leaf", False)
-        or is_compiled(module)
-    ):
+    if runs_no_python(module) or getattr(type(module), "is_fx_instrument_leaf", False):
         return True
     if not _is_kept_whole(module) or openness.is_inline(path, module):
         return False
     return not module._modules or all(map(_is_of_torch, module.modules()))
+
+
+def runs_no_python(module: nn.Module) -> bool:
+    """Whether ``module`` is scripted or compiled, so that there is no forward to look into."""
+    return (
+        isinstance(module, torch.jit.ScriptModule)
+        or type(module).__module__.startswith("torch._dynamo")
+        or is_compiled(module)
+    )
 
 
 def _is_of_torch(module: nn.Module) -> bool:

@@ -9,10 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from .frames import CallSite, FrameRuns, GraphSite
-from .recording import InnerRow, NodeRow, Recording
+from .recording import InnerRow, NodeRow, Recording, name_of_path
 from .variants import Variant
 
-__all__ = ["count_calls", "differences", "graph_recording", "recordings_of"]
+__all__ = [
+    "count_calls",
+    "differences",
+    "graph_recording",
+    "method_recordings",
+    "recordings_of",
+]
 
 
 def recordings_of(runs: FrameRuns) -> list[Recording]:
@@ -27,6 +33,12 @@ def _root_recording(root: CallSite) -> Recording:
     rows = _InnerRows(numbers, 1)
     rows.add_calls(root, 0)
     return Recording((root.row,), readings_ns, np.ones((len(numbers), 1), np.bool_), rows.finish())
+
+
+def method_recordings(runs: FrameRuns) -> dict[str, Recording]:
+    """Return the runs of each method, other than the forward, that called submodules."""
+    found = {name: _root_recording(site) for name, site in [*runs.methods.items()]}
+    return {name: recording for name, recording in found.items() if len(recording.readings_ns)}
 
 
 def graph_recording(runs: FrameRuns, variant: Variant) -> Recording:
@@ -105,13 +117,16 @@ def _below(path: str, row: NodeRow) -> NodeRow:
     """Return ``row``, whose paths start at the module at ``path``, with paths from the root."""
     module = f"{path}.{row.module}" if row.module else path
     is_path = row.op in ("call_module", "get_attr")
-    return row._replace(module=module, target=f"{path}.{row.target}" if is_path else row.target)
+    if not is_path:
+        return row._replace(module=module)
+    name = f"{name_of_path(path)}_{row.name.lstrip('_')}"
+    return row._replace(name=name, module=module, target=f"{path}.{row.target}")
 
 
 def count_calls(runs: FrameRuns) -> Counter[Variant]:
     """Return how often each graph ran, wherever it did."""
     counts: Counter[Variant] = Counter()
-    waiting = [runs.root]
+    waiting = [runs.root, *runs.methods.values()]
     while waiting:
         site = waiting.pop()
         waiting += site.inner.values()

@@ -118,6 +118,7 @@ class Graphs:
         self.closed: list[ClosedFrame] = []
         self.last: Variant | None = None
         self.holder = holder
+        self._on_holder: dict[str, Any] = {}
         self._clock = clock
         self._openness = openness
         self._by_call: dict[Hashable, list[Variant]] = {}
@@ -166,7 +167,7 @@ class Graphs:
             key = call_key(args, kwargs)
         except TypeError as error:
             if not any(isinstance(value, fx.Proxy) for value in (*args, *kwargs.values())):
-                self._note_closed(f"it is called with an argument of type {error}")
+                self.note_closed(f"it is called with an argument of type {error}")
             return None
         for variant in self._by_call.get(key, ()):
             if variant.holds(module):
@@ -208,7 +209,7 @@ class Graphs:
             except CaptureError as error:
                 self._num_failures[module.training] = self._num_failures.get(module.training, 0) + 1
                 self._closed_calls[key, module.training] = error.closed
-                self._note_closed(error.closed.reason, error.closed)
+                self.note_closed(error.closed.reason, error.closed)
                 return None
         self.last = variant
         return variant
@@ -217,7 +218,8 @@ class Graphs:
         closed = closed_frame("", self.model, reason)
         return CaptureError(f"cannot open {closed}", closed)
 
-    def _note_closed(self, reason: str, closed: ClosedFrame | None = None) -> None:
+    def note_closed(self, reason: str, closed: ClosedFrame | None = None) -> None:
+        """Keep why calls of the module have no graph."""
         if all(known.reason != reason for known in self.closed):
             closed = closed or closed_frame("", self.model, reason)
             self.closed.append(closed._replace(module=self.path))
@@ -241,8 +243,8 @@ class Graphs:
                 graph.set_codegen(TimedCodeGen(has_short_lookups=True))
             extra = {name: recorder or PassingRecorder(), **constants}
             # What the code finds by look-up on the instance, but is not the module's.
-            for attribute, value in extra.items():
-                setattr(self.holder, attribute, value)
+            self._on_holder.update(extra)
+            self.set_holder(self.holder)
             graph_module = _view(self.model, graph, extra)
             nodes = tuple(node for node in graph.nodes if not is_inserted(node))
             variant = Variant(
@@ -257,6 +259,12 @@ class Graphs:
             self.variants.append(variant)
             self._by_binding.setdefault(_key(binding), []).append(variant)
             return variant
+
+    def set_holder(self, holder: type[nn.Module]) -> None:
+        """Make ``holder`` the class on which generated code finds what is not the module's."""
+        self.holder = holder
+        for attribute, value in self._on_holder.items():
+            setattr(holder, attribute, value)
 
     def _openness_below(self) -> Openness:
         """Return what is opened, asked with paths that start at the module."""

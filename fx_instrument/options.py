@@ -1,0 +1,137 @@
+"""What a user may ask for, and which modules the names in it mean."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from torch import nn
+
+from .clock import DEFAULT_CLOCK, Clock, is_in_seconds
+from .errors import NoSuchModuleError
+from .tracer import Openness
+
+__all__ = ["ModuleChoice", "Options"]
+
+# Which modules: classes and names with globs, one or several; or a predicate of path and module.
+ModuleChoice: TypeAlias = (
+    str
+    | type[nn.Module]
+    | Iterable[str | type[nn.Module]]
+    | Callable[[str, nn.Module], bool]
+)
+
+_MAX_NEAR = 5
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a model is to be timed like.
+
+    Attributes:
+        clock: what is read.
+        frames: ``"calls"`` to time the torch calls of frames, ``"modules"`` to leave them out.
+        leaf: the modules that are never opened.
+        inline: the modules of torch that are opened.
+        only: the modules to time; empty for all.
+    """
+
+    clock: Clock = DEFAULT_CLOCK
+    frames: str = "calls"
+    leaf: ModuleChoice = ()
+    inline: ModuleChoice = ()
+    only: ModuleChoice = ()
+
+    def __post_init__(self) -> None:
+        _ = is_in_seconds(self.clock)
+        if self.frames not in ("calls", "modules"):
+            raise ValueError(
+                'frames is "calls" to time the torch calls of frames, or "modules" to time '
+                f"modules alone, got {self.frames!r}"
+            )
+        for name in ("leaf", "inline", "only"):
+            # A generator would be used up by the first look.
+            object.__setattr__(self, name, _as_tuple(name, getattr(self, name)))
+
+    def check(self, model: nn.Module) -> None:
+        """Check that all names and classes mean something in ``model``.
+
+        Raises:
+            NoSuchModuleError: one does not.
+        """
+        for option in ("leaf", "inline", "only"):
+            choice = getattr(self, option)
+            for item in () if callable(choice) else choice:
+                modules = model.named_modules(remove_duplicate=False)
+                if not any(_matches(item, path, module) for path, module in modules):
+                    raise NoSuchModuleError(_no_match(option, item, model))
+
+    def openness(self) -> Openness:
+        """Return the choices in the form that a capture asks for."""
+        return Openness(
+            lambda path, module: _is_chosen(self.leaf, path, module),
+            lambda path, module: _is_chosen(self.inline, path, module),
+        )
+
+    def is_only(self, path: str, module: nn.Module) -> bool:
+        """Whether ``module`` is among those that are to be timed."""
+        return _is_chosen(self.only, path, module)
+
+
+def _as_tuple(option: str, choice: Any) -> Any:
+    if isinstance(choice, (str, type)):
+        choice = (choice,)
+    elif callable(choice):
+        return choice
+    items = choice if isinstance(choice, Iterable) else [choice]
+    choice = tuple(items)
+    for item in choice:
+        if not isinstance(item, str) and not (
+            isinstance(item, type) and issubclass(item, nn.Module)
+        ):
+            raise TypeError(
+                f"{option}= takes names, classes of modules, or one function of a path and a "
+                f"module, got {item!r}"
+            )
+    return choice
+
+
+def _is_chosen(choice: Any, path: str, module: nn.Module) -> bool:
+    if callable(choice):
+        return bool(choice(path, module))
+    return any(_matches(item, path, module) for item in choice)
+
+
+def _matches(item: str | type[nn.Module], path: str, module: nn.Module) -> bool:
+    if isinstance(item, type):
+        return isinstance(module, item)
+    return any(fnmatch.fnmatchcase(name, item) for name in _names_of(path, module))
+
+
+def _names_of(path: str, module: nn.Module) -> list[str]:
+    """Return the names that ``module`` goes by: its path, and its class with and without module."""
+    cls = type(module)
+    full = f"{cls.__module__}.{cls.__qualname__}"
+    names = [path, cls.__qualname__, full]
+    for package in ("torch.nn", "torch.ao.nn"):
+        if full.startswith(f"{package}.modules."):
+            names.append(f"{package}.{cls.__qualname__}")
+    return [name for name in names if name]
+
+
+def _no_match(option: str, item: str | type[nn.Module], model: nn.Module) -> str:
+    modules = [*model.named_modules(remove_duplicate=False)]
+    if isinstance(item, type):
+        wanted, names = item.__qualname__, {type(module).__qualname__ for _, module in modules}
+    else:
+        wanted = item
+        names = {name for path, module in modules for name in _names_of(path, module)}
+    near = difflib.get_close_matches(wanted, sorted(names), n=_MAX_NEAR, cutoff=0.5)
+    hint = f"; near it are {', '.join(map(repr, near))}" if near else ""
+    return (
+        f"{option}= has {wanted!r}, but no module of the model ({type(model).__qualname__}) has "
+        f"that path or is of that class{hint}"
+    )

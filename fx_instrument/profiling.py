@@ -1,0 +1,142 @@
+"""Timing a model in place, for code that holds a reference to it of its own."""
+
+from __future__ import annotations
+
+import threading
+import types
+from typing import Any
+
+from torch import nn
+
+from .clock import DEFAULT_CLOCK, Clock
+from .errors import NotAModuleError, ProfileError
+from .module import Instrumentation, is_instrumented
+from .options import ModuleChoice, Options
+from .report import Report
+
+__all__ = ["profile"]
+
+
+class profile:  # noqa: N801 - a context manager, named like the one of torch
+    """Time a model where it is, until the end of a ``with`` block.
+
+    Within the block the very object is timed, whoever calls it: a trainer, a pipeline, a server.
+    In every way out of the block it is again what it was before.
+
+    >>> with profile(nn.Sequential(nn.ReLU())) as p:
+    ...     _ = p.model(torch.ones(2))
+    >>> p.report().num_runs
+    1
+
+    Args:
+        model: the module to time.
+        clock: as for :func:`~fx_instrument.instrument`, and so are the others.
+        frames: ``"calls"`` or ``"modules"``.
+        leaf: the modules that are never opened.
+        inline: the modules of torch that are opened.
+        only: the modules to time.
+
+    Raises:
+        NotAModuleError: ``model`` is not an ``nn.Module``.
+        NoSuchModuleError: a name in ``leaf``, ``inline`` or ``only`` fits no module.
+        ProfileError: on entering, if the model, a module in it or one around it is being profiled,
+            or is what :func:`~fx_instrument.instrument` gave, or this profile was entered before.
+
+    Attributes:
+        model: the module.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        clock: Clock = DEFAULT_CLOCK,
+        frames: str = "calls",
+        leaf: ModuleChoice = (),
+        inline: ModuleChoice = (),
+        only: ModuleChoice = (),
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise NotAModuleError(f"profile() needs an nn.Module, got {model!r}")
+        self.model = model
+        self._options = Options(clock, frames, leaf, inline, only)
+        self._options.check(model)
+        self._state: Instrumentation | None = None
+
+    def __enter__(self) -> profile:
+        name = type(self.model).__qualname__
+        if self._state is not None:
+            raise ProfileError(f"this profile of {name} was entered before; make a new one")
+        if is_instrumented(self.model):
+            raise ProfileError(
+                f"the model ({name}) is timed already; use its own report(), or profile the model "
+                "that it was made from"
+            )
+        with _lock:
+            self._check_overlap()
+            _active.append(self)
+        # What the model is without the block: the same state, and its own class.
+        eager = object.__new__(type(self.model))
+        object.__setattr__(eager, "__dict__", self.model.__dict__)
+        try:
+            self._state = Instrumentation(eager, self._options, is_in_place=True)
+            object.__setattr__(self.model, "__class__", self._state.timed_class)
+        except BaseException:
+            _leave(self)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        cls: type[BaseException] | None,
+        error: BaseException | None,
+        trace: types.TracebackType | None,
+    ) -> None:
+        assert self._state is not None
+        _leave(self)
+        if type(self.model) is self._state.timed_class:
+            # Not by ``__class__``, which means something else for a timed model.
+            _CLASS.__set__(self.model, type(self._state.model))
+
+    def _check_overlap(self) -> None:
+        own = {id(module) for module in self.model.modules()}
+        for other in _active:
+            theirs = {id(module) for module in other.model.modules()}
+            if id(other.model) in own or id(self.model) in theirs:
+                raise ProfileError(
+                    f"cannot profile the {type(self.model).__qualname__} while a profile of "
+                    f"{'it' if other.model is self.model else 'a model that shares modules'} is "
+                    "in progress; leave that first"
+                )
+
+    def report(self) -> Report:
+        """Return the :class:`Report` of the runs in the block.
+
+        Raises:
+            EmptyRecordingError: the model was not called.
+            ProfileError: the block has not been entered.
+        """
+        return self._entered().report()
+
+    def summary(self, should_sort: bool = False) -> str:
+        """Return a table of the nodes with their mean time and share.
+
+        Raises:
+            ProfileError: the block has not been entered.
+        """
+        return self._entered().summary(should_sort)
+
+    def _entered(self) -> Instrumentation:
+        if self._state is None:
+            raise ProfileError("this profile has not been entered: use it in a `with` statement")
+        return self._state
+
+
+_CLASS: Any = vars(object)["__class__"]
+_active: list[profile] = []
+_lock = threading.Lock()
+
+
+def _leave(left: profile) -> None:
+    with _lock:
+        _active[:] = [other for other in _active if other is not left]
