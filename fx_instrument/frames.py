@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 from .clock import is_in_seconds
 from .closing import names_of_method, sees_modes
 from .guards import has_global_hooks, has_hooks
-from .marks import CURRENT, put_marks, take_marks
+from .marks import CURRENT, Mark, mark_of, put_marks, take_marks
 from .options import Options
 from .recorder import LAST
 from .recording import NodeRow, name_of_path
@@ -122,31 +122,83 @@ class _Member:
         cls: its class when it was looked at.
         path: where it was found first.
         graphs: what its calls may run as; None for a leaf.
-        hidden: attributes that hold modules which are not registered.
+        mark: what stands on it during runs.
     """
 
-    __slots__ = ("cls", "graphs", "hidden", "module", "path", "stand_in")
+    __slots__ = ("cls", "graphs", "mark", "module", "path", "stand_in")
 
     def __init__(self, module: nn.Module, path: str, graphs: Graphs | None) -> None:
         self.module = module
         self.cls = type(module)
         self.path = path
         self.graphs = graphs
+        self.mark = mark_of(module)
         self.stand_in = None if graphs is None else _stand_in(graphs, module)
-        self.hidden = [
-            name
-            for name, value in module.__dict__.items()
-            if name not in _MEMBERS and any(True for _ in _modules_in(value))
-        ]
 
     def children(self) -> Iterator[tuple[str, nn.Module]]:
         """Yield the modules that it holds and that calls may reach, with their names."""
         for name, child in self.module._modules.items():
             if child is not None:
                 yield name, child
-        for name in self.hidden:
-            for key, child in _modules_in(self.module.__dict__.get(name)):
-                yield f"{name}{key}", child
+        for name, key, child in _hidden_in(self.module):
+            yield f"{name}{key}", child
+
+
+class _Plan:
+    """The marks that a run needs, and how the model looked when they were found."""
+
+    __slots__ = ("_classes", "_modules", "_owners", "_root", "marks")
+
+    def __init__(self, root: nn.Module) -> None:
+        self._root = root
+        self._owners: list[tuple[nn.Module, tuple[Any, ...], list[Any]]] = []
+        self._modules: list[nn.Module] = []
+        self._classes: list[type] = []
+        self.marks: list[Mark] = []
+
+    def add_owners(self, owners: Iterable[nn.Module]) -> None:
+        """Add modules whose children matter."""
+        for owner in owners:
+            self._owners.append((owner, (*owner._modules.values(),), _hidden_in(owner)))
+
+    def finish(self) -> None:
+        """Keep the classes of all that was found."""
+        self._modules = [mark.module for mark in self.marks]
+        self._classes = [*map(type, self._modules)]
+
+    def fits(self, root: nn.Module) -> bool:
+        """Whether nothing has changed, and ``root`` is the root that it was made for."""
+        if root is not self._root or [*map(type, self._modules)] != self._classes:
+            return False
+        for owner, children, hidden in self._owners:
+            if (*owner._modules.values(),) != children:
+                return False
+            if hidden and _hidden_in(owner) != hidden:
+                return False
+        return True
+
+
+def _hidden_in(owner: nn.Module) -> list[Any]:
+    """Return what ``owner`` holds beside its registered submodules: names, keys and modules."""
+    return [
+        (name, key, module)
+        for name, value in owner.__dict__.items()
+        if name not in _MEMBERS
+        for key, module in _modules_in(value)
+    ]
+
+
+def _modules_on_the_way(root: nn.Module, paths: Iterable[str]) -> list[nn.Module]:
+    """Return the modules through which ``paths`` lead, the root first."""
+    owners = {path.rpartition(".")[0] for path in paths}
+    owners |= {above for path in owners for above in _above(path)}
+    return [root.get_submodule(path) for path in sorted(owners | {""})]
+
+
+def _above(path: str) -> Iterator[str]:
+    while path:
+        path = path.rpartition(".")[0]
+        yield path
 
 
 _MEMBERS = frozenset({"_modules", "_parameters", "_buffers"})
@@ -201,13 +253,14 @@ class FrameRuns:
     def __init__(self, root: Graphs, options: Options) -> None:
         clock = options.clock
         self.clock = clock
-        self.has_calls = options.frames == "calls"
+        self.mode = _TorchCalls() if options.frames == "calls" else None
         self.num_runs = 0
         self.num_aborted = 0
         self._options = options
         self._openness = options.openness()
         self._typecode = "d" if is_in_seconds(clock) else "q"
         self._members: dict[int, _Member] = {}
+        self._plans: dict[Variant | None, _Plan] = {}
         self._graphs: dict[tuple[str, type], Graphs] = {}
         self._all_times: list[Times] = []
         self._num_pending = 0
@@ -222,7 +275,6 @@ class FrameRuns:
         has_choice = bool(options.only) and not options.is_only("", root.model)
         self.has_choice = has_choice
         self.runs_as_it_is = self._is_leaf or has_choice
-        self._chosen: list[tuple[str, nn.Module]] = []
         has_mode = not (self.runs_as_it_is or sees_modes(root.model))
         self.root = CallSite(row, self._new_times(), sees_modes=not has_mode)
         self.methods: dict[str, CallSite] = {}
@@ -249,8 +301,8 @@ class FrameRuns:
         """
         site = self.root if method is None else self._method_site(method)
         outer, run = CURRENT.frame, _Run(self)
-        marked = self._reachable(module, variant)
-        put_marks(marked)
+        marks = self._plan_for(module, variant).marks
+        put_marks(marks)
         CURRENT.frame = None
         try:
             if variant is None:
@@ -263,7 +315,7 @@ class FrameRuns:
             raise
         finally:
             CURRENT.frame = outer
-            take_marks(marked)
+            take_marks(marks)
         self._commit(run.finished_events())
         return output
 
@@ -327,52 +379,52 @@ class FrameRuns:
             member = self._members[id(module)] = _Member(module, path, graphs)
             return member
 
-    def _reachable(self, root: nn.Module, variant: Variant | None) -> list[nn.Module]:
+    def _plan_for(self, root: nn.Module, variant: Variant | None) -> _Plan:
         """Return the modules that frames of a run may call, leaves' insides left out."""
+        plan = self._plans.get(variant)
+        if plan is None or not plan.fits(root):
+            plan = self._plans[variant] = self._make_plan(root, variant)
+        return plan
+
+    def _make_plan(self, root: nn.Module, variant: Variant | None) -> _Plan:
         waiting: list[tuple[str, nn.Module]] = []
+        plan = _Plan(root)
         if self._is_leaf:
-            return []
+            return plan
         if self.has_choice:
             waiting += reversed(self._chosen_modules(root))
+            plan.add_owners(dict(root.named_modules()).values())
         elif variant is None:
-            member = self._members.get(id(root))
-            if member is None or member.module is not root:
-                member = self._members[id(root)] = _Member(root, "", None)
-            waiting += reversed([*member.children()])
+            waiting += reversed([*_Member(root, "", None).children()])
+            plan.add_owners([root])
         else:
-            waiting += [(path, root.get_submodule(path)) for path in reversed([*variant.closed])]
-        found: list[nn.Module] = []
+            waiting += variant.closed_modules(root)
+            plan.add_owners(_modules_on_the_way(root, variant.closed))
         seen = set()
-        members = self._members
+        members = []
         while waiting:
             path, module = waiting.pop()
             if id(module) in seen or module.__dict__ is root.__dict__:
                 continue
             seen.add(id(module))
-            member = members.get(id(module))
-            if member is None or member.module is not module or member.cls is not type(module):
-                member = self.member(module, path)
-                assert member is not None
-            found.append(module)
+            member = self.member(module, path)
+            assert member is not None
+            members.append(member)
+            plan.marks.append(member.mark)
             if member.graphs is not None:
+                plan.add_owners([module])
                 prefix = f"{member.path}."
                 waiting += reversed([(prefix + name, child) for name, child in member.children()])
-        if len(members) > 2 * len(found) + 100:
+        plan.finish()
+        if len(self._members) > 2 * len(members) + 100:
             # Modules that were replaced are let go.
-            kept = {id(module) for module in (*found, root)}
-            self._members = {key: members[key] for key in members if key in kept}
-        return found
+            self._members = {id(member.module): member for member in members}
+        return plan
 
     def _chosen_modules(self, root: nn.Module) -> list[tuple[str, nn.Module]]:
         """Return the modules that alone are timed."""
-        try:
-            is_as_before = all(root.get_submodule(path) is module for path, module in self._chosen)
-        except AttributeError:
-            is_as_before = False
-        if not self._chosen or not is_as_before:
-            modules = root.named_modules()
-            self._chosen = [item for item in modules if item[0] and self._options.is_only(*item)]
-        return self._chosen
+        modules = root.named_modules()
+        return [item for item in modules if item[0] and self._options.is_only(*item)]
 
     def _new_times(self) -> Times:
         times = Times(self._typecode)
@@ -415,7 +467,7 @@ class _Run:
         self.clock = runs.clock
         self.events: list[tuple[Times, Sequence[float]]] = []
         self.pauses: list[tuple[float, float]] = []
-        self.mode = _TorchCalls(self) if runs.has_calls else None
+        self.mode = runs.mode
 
     def finished_events(self) -> list[tuple[Times, Sequence[float]]]:
         """Return the events as if there had been no pauses."""
@@ -577,8 +629,8 @@ class _GraphFrame:
         self._site = site
         self._variant = variant
         self._indices: dict[int, Iterator[int]] = {
-            id(module.get_submodule(target)): iter(indices)
-            for target, indices in variant.closed_rows.items()
+            id(closed): iter(variant.closed_rows[path])
+            for path, closed in variant.closed_modules(module)
         }
 
     def call(
@@ -610,17 +662,13 @@ class _GraphFrame:
 class _TorchCalls(TorchFunctionMode):
     """Times the torch calls that the statements of frames make."""
 
-    def __init__(self, run: _Run) -> None:
-        super().__init__()
-        self._run = run
-
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         frame = CURRENT.frame
-        run = self._run
-        if type(frame) is not _Frame or frame.run is not run or func.__class__ is _GETTER:
+        if type(frame) is not _Frame or frame.mode is not self or func.__class__ is _GETTER:
             return func(*args, **(kwargs or {}))
+        run = frame.run
         caller = sys._getframe(1)
         passed = frame.passed
         while passed[caller.f_code.co_filename] and caller.f_back is not None:

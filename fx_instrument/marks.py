@@ -10,13 +10,14 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterable
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-__all__ = ["CURRENT", "SLOT", "is_compiled", "put_marks", "take_marks"]
+__all__ = ["CURRENT", "SLOT", "Mark", "is_compiled", "mark_of", "put_marks", "take_marks"]
 
 # Where ``nn.Module.__call__`` looks first.
 SLOT = "_compiled_call_impl"
@@ -43,30 +44,46 @@ def _call(module: nn.Module, run_module: Callable[..., Any], *args: Any, **kwarg
     return frame.call(module, run_module, args, kwargs)
 
 
-class _Mark:
-    """One mark: what stands on the module, what stood there, and how many runs need it."""
+class Mark:
+    """What stands on a module while a run is in flight that may call it."""
 
-    __slots__ = ("call", "module", "num_runs", "previous")
+    __slots__ = ("__weakref__", "_call", "_previous", "module", "num_runs")
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        self.previous: Callable[..., Any] | None = module.__dict__.get(SLOT)
-        run_module = self.previous or module._call_impl
-        self.call: Callable[..., Any] = functools.partial(_call, module, run_module)
-        module.__dict__[SLOT] = self.call
         self.num_runs = 0
+        self._previous: Callable[..., Any] | None = None
+        self._call: Callable[..., Any] = functools.partial(_call, module, module._call_impl)
 
-    def take_away(self) -> None:
+    def put_on(self) -> None:
         attributes = self.module.__dict__
-        if attributes.get(SLOT) is self.call:
-            if self.previous is None:
+        self._previous = attributes.get(SLOT)
+        if self._previous is not None:
+            attributes[SLOT] = functools.partial(_call, self.module, self._previous)
+        else:
+            attributes[SLOT] = self._call
+
+    def take_off(self) -> None:
+        attributes = self.module.__dict__
+        if getattr(attributes.get(SLOT), "func", None) is _call:
+            if self._previous is None:
                 del attributes[SLOT]
             else:
-                attributes[SLOT] = self.previous
+                attributes[SLOT] = self._previous
 
 
-_marks: dict[int, _Mark] = {}
+# The mark of each module that has one, by its id, which stays its own as the mark holds it.
+_marks: weakref.WeakValueDictionary[int, Mark] = weakref.WeakValueDictionary()
 _lock = threading.Lock()
+
+
+def mark_of(module: nn.Module) -> Mark:
+    """Return the one mark of ``module``."""
+    with _lock:
+        mark = _marks.get(id(module))
+        if mark is None:
+            mark = _marks[id(module)] = Mark(module)
+        return mark
 
 
 def is_compiled(module: nn.Module) -> bool:
@@ -75,26 +92,22 @@ def is_compiled(module: nn.Module) -> bool:
     return call is not None and getattr(call, "func", None) is not _call
 
 
-def put_marks(modules: Iterable[nn.Module]) -> None:
-    """Mark ``modules`` until :func:`take_marks` is called as often."""
+def put_marks(marks: Sequence[Mark]) -> None:
+    """Put ``marks`` on their modules until :func:`take_marks` is called as often."""
     with _lock:
-        for module in modules:
-            mark = _marks.get(id(module))
-            if mark is None:
-                mark = _marks[id(module)] = _Mark(module)
+        for mark in marks:
+            if mark.num_runs == 0:
+                mark.put_on()
             mark.num_runs += 1
 
 
-def take_marks(modules: Iterable[nn.Module]) -> None:
-    """Take back what :func:`put_marks` did with the same modules."""
+def take_marks(marks: Sequence[Mark]) -> None:
+    """Take back what :func:`put_marks` did with the same marks."""
     with _lock:
-        for module in modules:
-            mark = _marks.get(id(module))
-            if mark is not None:
-                mark.num_runs -= 1
-                if mark.num_runs == 0:
-                    del _marks[id(module)]
-                    mark.take_away()
+        for mark in marks:
+            mark.num_runs -= 1
+            if mark.num_runs == 0:
+                mark.take_off()
 
 
 def _after_fork_in_child() -> None:
@@ -102,9 +115,10 @@ def _after_fork_in_child() -> None:
     global _lock
     _lock = threading.Lock()
     if CURRENT.frame is None:
-        for mark in _marks.values():
-            mark.take_away()
-        _marks.clear()
+        for mark in [*_marks.values()]:
+            if mark.num_runs:
+                mark.num_runs = 0
+                mark.take_off()
 
 
 if hasattr(os, "register_at_fork"):

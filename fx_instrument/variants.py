@@ -78,6 +78,21 @@ class Variant:
         return places
 
     @functools.cached_property
+    def _closed_names(self) -> list[tuple[str, list[str]]]:
+        # Those called first come last, as modules are taken from the end of a list.
+        return [(path, path.split(".")) for path in reversed([*self.closed])]
+
+    def closed_modules(self, module: nn.Module) -> list[tuple[str, nn.Module]]:
+        """Return the modules which stay closed, with their paths from ``module``, last first."""
+        found = []
+        for path, names in self._closed_names:
+            child: Any = module
+            for name in names:
+                child = child._modules[name]
+            found.append((path, child))
+        return found
+
+    @functools.cached_property
     def num_readings(self) -> int:
         """How many readings a run has."""
         return sum(row.is_timed for row in self.rows) + 1
