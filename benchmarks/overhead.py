@@ -220,7 +220,7 @@ def time_tracing(name: str, settings: Settings) -> dict[str, np.ndarray]:
     arms = [
         Arm(TRACE, lambda: fx.symbolic_trace(model), TRACE, 1),
         Arm(TRACE_AGAIN, lambda: fx.symbolic_trace(model), TRACE, 1),
-        Arm(INSTRUMENT, lambda: fx_instrument.instrument(model), TRACE, 1),
+        Arm(INSTRUMENT, lambda: fx_instrument.instrument(model).graph, TRACE, 1),
     ]
     return measure(
         arms, (), num_rounds=settings.num_trace_rounds, block_ns=0, warmup_ns=0, progress=name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from typing import Any, TypeAlias
 
@@ -34,7 +35,7 @@ def kind_of(value: Any) -> Kind:
         return cls, repr(value)  # 0.0 == -0.0, and nan is not itself
     if cls is list or cls is tuple or (issubclass(cls, tuple) and hasattr(cls, "_fields")):
         return cls, tuple(kind_of(item) for item in value)
-    if cls is dict:
+    if cls is dict or cls is OrderedDict:
         return cls, tuple((type(key), key, kind_of(item)) for key, item in value.items())
     if cls is slice:
         return cls, (kind_of(value.start), kind_of(value.stop), kind_of(value.step))

@@ -21,6 +21,8 @@ from .tracer import CaptureTracer, Openness, Restart
 
 __all__ = ["Capture", "capture"]
 
+_OPEN_AS_USUAL = Openness()
+
 # Tracing patches torch.nn.Module for the whole process: one trace at a time.
 _TRACE_LOCK = threading.RLock()
 
@@ -51,7 +53,7 @@ def capture(
     model: nn.Module,
     args: tuple[Any, ...] | None = None,
     kwargs: Mapping[str, Any] | None = None,
-    openness: Openness = Openness(),
+    openness: Openness = _OPEN_AS_USUAL,
 ) -> Capture:
     """Capture the forward of ``model`` as a graph, and leave ``model`` as it was.
 

@@ -176,7 +176,7 @@ def run(args: argparse.Namespace) -> None:
         )
         title = headline(subject.title, specs, measured, train=args.train)
     table = measured.summary(should_sort=args.sort, top=args.top, tablefmt=args.format)
-    text = f"{title}\n\n{table}\n"
+    text = f"{title}\n\n{table}\n{closed_frames(measured)}"
     if args.output is None:
         print_text(text)
     else:
@@ -236,6 +236,8 @@ class InputSpec:
         dtype = str(self.dtype).removeprefix("torch.")
         return sizes if self.dtype == torch.float32 else f"{sizes} {dtype}"
 
+
+MAX_CLOSED_SHOWN = 20
 
 TORCHVISION_INPUTS = {
     "detection": [InputSpec((1, 3, 480, 640))],
@@ -553,6 +555,17 @@ def measure(
             timed(*inputs)
             progress.show(num_done + 1)
     return report(timed)
+
+
+def closed_frames(measured: Report) -> str:
+    """Return the lines below the table that say what stayed closed, and why; empty if nothing."""
+    shown = measured.closed[:MAX_CLOSED_SHOWN]
+    if not shown:
+        return ""
+    lines = [f"  {closed}" for closed in shown]
+    if len(measured.closed) > len(shown):
+        lines.append(f"  and {len(measured.closed) - len(shown)} more")
+    return "\n".join(["", "Not opened, so that their own Python is in no row:", *lines, ""])
 
 
 def headline(title: str, specs: Sequence[InputSpec], measured: Report, *, train: bool) -> str:

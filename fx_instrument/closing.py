@@ -7,15 +7,22 @@ import functools
 import inspect
 import re
 import types
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Any, NamedTuple, cast
 
 from torch import nn
 
 from .recording import ClosedFrame
 from .soundness import Origin, file_of, origin_of
 
-__all__ = ["Effects", "closed_frame", "effects_of", "names_of_method", "sees_modes"]
+__all__ = [
+    "Effects",
+    "calls_others",
+    "closed_frame",
+    "effects_of",
+    "names_of_method",
+    "sees_modes",
+]
 
 _PLACE = re.compile(r' ?\(?File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in \S+)?\)?')
 
@@ -32,6 +39,7 @@ _WORDS = {
 _ADVICE = {
     "torch's own": "name its class in inline= to open it",
     "compiled or scripted": "time the module that it was made from",
+    "argument of type": "pass tensors, plain values, or lists, tuples and dicts of them",
     "leaf=": "take it out of leaf= to open it",
     "branches on": (
         "decide outside of the forward, by an attribute or a plain argument, or with torch.where"
@@ -63,7 +71,9 @@ def closed_frame(path: str, module: nn.Module, reason: str) -> ClosedFrame:
         reason: a clause whose subject is the module, with ``File "...", line N`` where known.
     """
     found = _PLACE.search(reason)
-    file, line = (found["file"], int(found["line"])) if found else _place_of_forward(type(module))
+    file, line = _place_of_forward(type(module))
+    if found and (origin_of(found["file"]) is Origin.USER or origin_of(file) is not Origin.USER):
+        file, line = found["file"], int(found["line"])
     if found:
         reason = reason[: found.start()] + reason[found.end() :]
     for phrase, words in _WORDS.items():
@@ -77,7 +87,8 @@ def closed_frame(path: str, module: nn.Module, reason: str) -> ClosedFrame:
 
 
 def _place_of_forward(cls: type) -> tuple[str, int]:
-    code = getattr(getattr(cls, "forward", None), "__code__", None)
+    forward = getattr(cls, "forward", None)
+    code = getattr(inspect.unwrap(forward), "__code__", None) if callable(forward) else None
     return (code.co_filename, code.co_firstlineno) if code else ("", 0)
 
 
@@ -89,12 +100,14 @@ class Effects(NamedTuple):
         named: the names of all attributes and globals that it uses: what these hold may change.
         is_unknown: whether it sets attributes by names that the code does not spell.
         sees_modes: whether it asks for torch function modes, or compiles, which does.
+        calls_others: whether it may call modules that it makes or finds among globals.
     """
 
     stored: frozenset[str]
     named: frozenset[str]
     is_unknown: bool
     sees_modes: bool
+    calls_others: bool
 
     def may_change(self, name: str, *, is_container: bool = False) -> bool:
         """Whether the attribute or global ``name``, or what it contains, may be changed."""
@@ -108,13 +121,15 @@ def effects_of(module: nn.Module) -> Effects:
         for hooks in (child._forward_pre_hooks, child._forward_hooks):
             functions += hooks.values()
         functions.append(child.__dict__.get("forward"))
-    classes = {type(child) for child in module.modules()}
-    parts = [*map(_effects_of_class, classes), *map(_effects_of_function, filter(None, functions))]
+    classes: set[Any] = {type(child) for child in module.modules()}
+    parts = [_effects_of_class(cls) for cls in classes]
+    parts += map(_effects_of_function, filter(None, functions))
     return Effects(
         frozenset().union(*(part.stored for part in parts)),
         frozenset().union(*(part.named for part in parts)),
         any(part.is_unknown for part in parts),
         any(part.sees_modes for part in parts),
+        any(part.calls_others for part in parts),
     )
 
 
@@ -124,7 +139,7 @@ def sees_modes(module: nn.Module) -> bool:
     code = getattr(forward, "__code__", None)
     return (
         (code is not None and any("torch_function" in name for name in code.co_names))
-        or _effects_of_class(type(module)).sees_modes
+        or _effects_of(module).sees_modes
         or any(map(_is_compiled, module.__dict__.values()))
     )
 
@@ -143,7 +158,12 @@ def names_of_method(cls: type, name: str) -> frozenset[str]:
     return frozenset(names)
 
 
-_NO_EFFECTS = Effects(frozenset(), frozenset(), False, False)
+def calls_others(module: nn.Module) -> bool:
+    """Whether the forward of ``module`` may call modules that it makes or finds among globals."""
+    return _effects_of(module).calls_others
+
+
+_NO_EFFECTS = Effects(frozenset(), frozenset(), False, False, False)
 
 # Functions that compile what they are given, or what they are made of.
 _COMPILING = frozenset(
@@ -157,14 +177,15 @@ _COMPILING = frozenset(
 def _is_compiled(value: Any) -> bool:
     return "_torchdynamo_orig_callable" in getattr(value, "__dict__", ())
 
+
 _UNKNOWN_STORES = frozenset({"setattr", "delattr", "__dict__", "vars", "__setattr__", "exec"})
 
 
 @functools.lru_cache(maxsize=4096)
-def _effects_of_class(cls: type) -> Effects:
+def _effects_of_class(cls: Hashable) -> Effects:
     functions = [
         function
-        for base in cls.__mro__
+        for base in cast(type, cls).__mro__
         if origin_of(file_of(base)) is Origin.USER
         for name, value in vars(base).items()
         if name not in ("__init__", "__new__")
@@ -185,7 +206,13 @@ def _effects_of_function(function: Any) -> Effects:
     function = getattr(function, "__func__", function)
     if isinstance(function, types.FunctionType):
         return _effects_of_code([function])
-    return _effects_of_class(type(function))
+    return _effects_of(function)
+
+
+def _effects_of(value: Any) -> Effects:
+    """Return the effects of the methods of ``value``."""
+    cls: Any = type(value)
+    return _effects_of_class(cls)
 
 
 def _effects_of_code(functions: Iterable[types.FunctionType]) -> Effects:
@@ -195,6 +222,7 @@ def _effects_of_code(functions: Iterable[types.FunctionType]) -> Effects:
     stored: set[str] = set()
     named: set[str] = set()
     has_compiled = any(map(_is_compiled, waiting))
+    calls_others = False
     while waiting:
         function = waiting.pop()
         if function.__code__ in seen or origin_of(function.__code__.co_filename) is not Origin.USER:
@@ -209,11 +237,13 @@ def _effects_of_code(functions: Iterable[types.FunctionType]) -> Effects:
             for name in code.co_names:
                 value = function.__globals__.get(name)
                 has_compiled = has_compiled or _is_compiled(value)
+                calls_others = calls_others or _may_give_module(value, name)
                 waiting += _functions_in(value)
         wrapped = getattr(function, "__wrapped__", None)
         cells = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
         for value in (wrapped, *cells):
             has_compiled = has_compiled or _is_compiled(value)
+            calls_others = calls_others or _may_give_module(value, "")
             waiting += _functions_in(value)
     if not seen:
         return _NO_EFFECTS
@@ -224,7 +254,18 @@ def _effects_of_code(functions: Iterable[types.FunctionType]) -> Effects:
         has_compiled
         or not _COMPILING.isdisjoint(named)
         or any("torch_function" in name for name in named),
+        calls_others,
     )
+
+
+def _may_give_module(value: Any, name: str) -> bool:
+    """Whether a global ``value``, or an attribute of it called ``name``, is or makes a module."""
+    for found in (value, getattr(nn, name, None)):
+        if isinstance(found, nn.Module):
+            return True
+        if isinstance(found, type) and issubclass(found, nn.Module):
+            return True
+    return isinstance(value, (list, tuple, dict))
 
 
 def _is_filled(cell: types.CellType) -> bool:

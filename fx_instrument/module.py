@@ -76,7 +76,7 @@ class Instrumentation:
         if own is not None:
             return own
         if isinstance(module, torch.jit.ScriptModule):
-            return cast("Callable[..., Any]", self.model.forward)
+            return self.model.forward
         bound: Callable[..., Any] = forward_of(type(self.model)).__get__(module, type(self.model))
         return bound
 
@@ -92,6 +92,18 @@ class Instrumentation:
         if type(module) is not self.timed_class or self.frames.runs_as_it_is:
             return None
         return self.graphs.variant_for(module, args, kwargs)
+
+    def capture_for(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Capture the graph for a call of the drop-in, if there is one.
+
+        Raises:
+            TypeError: the arguments do not fit the signature of the model's forward.
+        """
+        if not self.frames.runs_as_it_is:
+            inspect.signature(self.eager_forward(module)).bind(*args, **kwargs)
+            self.variant_for(module, args, kwargs)
 
     def recording(self) -> Recording:
         """Return all runs up to now."""
@@ -124,7 +136,9 @@ class Instrumentation:
             rows, num_readings = self.graphs.current.rows, self.graphs.current.num_readings
         except CaptureError:
             rows, num_readings = (self.frames.root.row,), 2
-        return Recording(rows, np.empty((0, num_readings), np.int64), np.empty((0, len(rows)), bool))
+        return Recording(
+            rows, np.empty((0, num_readings), np.int64), np.empty((0, len(rows)), bool)
+        )
 
     def _plain_recording(self, variant: Variant) -> Recording:
         assert variant.recorder is not None
@@ -134,7 +148,7 @@ class Instrumentation:
 
     def _closed(self) -> tuple[ClosedFrame, ...]:
         """Return what stayed closed, each once, in the order of the paths."""
-        found = {}
+        found: dict[tuple[str, str], ClosedFrame] = {}
         for graphs in (self.graphs, *self.frames.all_graphs()):
             prefix = f"{graphs.path}." if graphs.path else ""
             below = [
@@ -433,8 +447,7 @@ def instrument(
     module = _wrap(model, Options(clock, frames, leaf, inline, only))
     state = _state_of(module)
     if args or kwargs:
-        inspect.signature(state.eager_forward(module)).bind(*args, **kwargs)
-        state.variant_for(module, args, kwargs)
+        state.capture_for(module, args, kwargs)
     return cast(ModuleT, module)
 
 

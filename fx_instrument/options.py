@@ -18,10 +18,7 @@ __all__ = ["ModuleChoice", "Options"]
 
 # Which modules: classes and names with globs, one or several; or a predicate of path and module.
 ModuleChoice: TypeAlias = (
-    str
-    | type[nn.Module]
-    | Iterable[str | type[nn.Module]]
-    | Callable[[str, nn.Module], bool]
+    str | type[nn.Module] | Iterable[str | type[nn.Module]] | Callable[[str, nn.Module], bool]
 )
 
 _MAX_NEAR = 5

@@ -13,7 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ClosedFrame", "InnerRow", "NodeRow", "Recording", "VariantInfo", "merge", "name_of_path"]
+__all__ = [
+    "ClosedFrame",
+    "InnerRow",
+    "NodeRow",
+    "Recording",
+    "VariantInfo",
+    "merge",
+    "name_of_path",
+]
 
 
 class ClosedFrame(NamedTuple):

@@ -139,7 +139,9 @@ class Report:
         def add(index: int, depth: int) -> Row:
             if index < num_root_rows:
                 runs = np.flatnonzero(self.has_run[:, index])
-                row = Row(recording.rows[index], depth, self.num_runs, runs, self.node_ns[runs, index])
+                row = Row(
+                    recording.rows[index], depth, self.num_runs, runs, self.node_ns[runs, index]
+                )
             else:
                 inner = recording.inner[index - num_root_rows]
                 row = Row(inner.row, depth, self.num_runs, inner.runs, inner.ns)

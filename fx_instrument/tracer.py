@@ -34,7 +34,7 @@ from .proxies import GIVES_TENSOR, INPLACE_OPERATORS, Proxy, gives_tensor, is_tr
 from .real_calls import RealCalls
 from .recording import ClosedFrame
 from .snapshot import CONTAINERS, Snapshot
-from .soundness import Origin, draws_from_numpy, file_of, origin_of, place_in
+from .soundness import Origin, draws_from_numpy, file_of, origin_of, place_in, unsound_reason
 from .watcher import CallWatcher, no_profiler
 
 __all__ = [
@@ -164,6 +164,9 @@ class CaptureTracer(fx.Tracer):
         forward = forward_of(type(self._model))
         if "forward" in self._model.__dict__ or not isinstance(forward, types.FunctionType):
             raise self.error("its forward is not a Python function of its class")
+        reason = unsound_reason(forward.__code__)
+        if reason is not None:
+            raise self.error(f"it has {reason}")
         if self._call is not None:
             inspect.signature(forward).bind(self._model, *self._call[0], **self._call[1])
         try:
@@ -616,11 +619,12 @@ class CaptureTracer(fx.Tracer):
         if isinstance(value, torch.Tensor):
             return proxy
         if isinstance(value, dict):
-            traced: Any = {key: self._item(name, proxy, key, item) for key, item in value.items()}
+            items = ((key, self._item(name, proxy, key, item)) for key, item in value.items())
+            traced: Any = type(value)(items)
         elif isinstance(value, (list, tuple)):
-            items = [self._item(name, proxy, index, item) for index, item in enumerate(value)]
+            held = [self._item(name, proxy, index, item) for index, item in enumerate(value)]
             cls = type(value)
-            traced = cls(*items) if hasattr(cls, "_fields") else cls(items)
+            traced = cls(*held) if hasattr(cls, "_fields") else cls(held)
         else:
             return value
         if isinstance(traced, (dict, list)):
@@ -655,8 +659,8 @@ class CaptureTracer(fx.Tracer):
                 is_tensor = value.op in ("placeholder", "get_attr") or GIVES_TENSOR in value.meta
                 if is_used_again and not is_tensor:
                     reason = (
-                        f"the in-place operator of node {node.name!r} changes {value.name!r}, "
-                        "which is used again"
+                        f"it changes {value.name!r} in place, by {node.name!r}, and uses it again, "
+                        "though it may be no tensor"
                     )
                     stack = node.meta.get("nn_module_stack") or {"": ("", None)}
                     path, _ = next(reversed(stack.values()))
@@ -727,7 +731,7 @@ def _is_of_torch(module: nn.Module) -> bool:
 def _is_kept_whole(module: nn.Module) -> bool:
     """Whether ``torch.fx`` takes ``module`` for a leaf."""
     is_torch = type(module).__module__.startswith(("torch.nn", "torch.ao.nn"))
-    return is_torch and not isinstance(module, nn.Sequential)
+    return is_torch and not isinstance(module, (nn.Sequential, nn.ModuleList, nn.ModuleDict))
 
 
 def reason_to_close(module: nn.Module, path: str, openness: Openness) -> str | None:
@@ -736,8 +740,12 @@ def reason_to_close(module: nn.Module, path: str, openness: Openness) -> str | N
         return "it has hooks"
     if "forward" in module.__dict__:
         return "its forward is set on the instance"
-    if not isinstance(forward_of(type(module)), types.FunctionType):
+    forward = forward_of(type(module))
+    if not isinstance(forward, types.FunctionType):
         return "its forward is not a Python function of its class"
+    reason = unsound_reason(forward.__code__)
+    if reason is not None:
+        return f"it has {reason}"
     if _is_kept_whole(module) and not openness.is_inline(path, module):
         return "it is one of torch's own, which holds modules of other classes"
     return None
@@ -780,8 +788,11 @@ def _plain_default(parameter: inspect.Parameter) -> Any:
 
 
 def _first_line(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0]
+    """Return what ``error`` says, and its class unless that is torch.fx's way to refuse."""
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if isinstance(error, (fx.proxy.TraceError, _Unsound)) or text.startswith("'len' is"):
+        return text
+    return f"tracing it raises {type(error).__name__}: {text}"
 
 
 def _place_of(error: BaseException) -> str:

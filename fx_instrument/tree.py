@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from .frames import CallSite, FrameRuns, GraphSite
+from .frames import FrameRuns
 from .recording import InnerRow, NodeRow, Recording, name_of_path
+from .sites import CallSite, GraphSite
 from .variants import Variant
 
 __all__ = [

@@ -192,10 +192,10 @@ class Graphs:
             return None
         start = self._clock()
         with self._lock:
-            variant = self._first_call(module, key, args, kwargs)
+            first = self._first_call(module, key, args, kwargs)
         if pauses is not None:
             pauses.append((start, self._clock()))
-        return variant
+        return first
 
     def _first_call(
         self, module: nn.Module, key: Hashable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -220,7 +220,9 @@ class Graphs:
                     )
                 variant = self._capture(binding, args, kwargs)
                 if not variant.holds(module):
-                    raise self._error("it reads attributes or globals that change as it is looked at")
+                    raise self._error(
+                        "it reads attributes or globals that change as it is looked at"
+                    )
             except CaptureError as error:
                 self._num_failures[module.training] = self._num_failures.get(module.training, 0) + 1
                 self._closed_calls[key, module.training] = error.closed

@@ -197,7 +197,7 @@ class CallWatcher:
                 self._builtin_call = (frame, function)
                 if origin is user:
                     if not is_harmless(function):
-                        self._refuse_call(frame, getattr(function, "__qualname__", repr(function)))
+                        self._refuse_function(frame, function)
                     owner = getattr(function, "__self__", None)
                     if isinstance(owner, CONTAINERS) and function.__name__ in _MUTATORS:
                         path, _ = self._opened()
@@ -213,6 +213,12 @@ class CallWatcher:
 
         return observe
 
+    def _refuse_function(self, frame: types.FrameType, function: Any) -> NoReturn:
+        owner = getattr(function, "__self__", None)
+        if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
+            self._refuse(f"it calls a custom torch.autograd.Function ({place_in(frame)})")
+        self._refuse_call(frame, getattr(function, "__qualname__", repr(function)))
+
     def _refuse_call(self, caller: types.FrameType, name: str) -> NoReturn:
         self._refuse(f"it calls {name}(), which a graph does not keep ({place_in(caller)})")
 
@@ -221,6 +227,11 @@ class CallWatcher:
         origin = self._origins[id(code)] = origin_of(code.co_filename)
         self._seen_code.append(code)
         reason = unsound_reason(code)
+        wrapped = frame.f_locals.get("fn") if "fn" in code.co_freevars else None
+        if origin is Origin.TRUSTED and callable(wrapped):
+            # A wrapper, as torch._dynamo makes them: what it wraps says more.
+            inner = getattr(inspect.unwrap(wrapped), "__code__", code)
+            reason = unsound_reason(inner) or reason
         if reason is not None:
             place = "" if origin is Origin.USER else f" ({place_in(frame)})"
             self._refuse(f"it has {reason}{place}")

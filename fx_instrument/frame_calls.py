@@ -1,0 +1,124 @@
+"""The torch calls that the statements of a frame make."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from .marks import CURRENT
+from .recording import NodeRow
+from .soundness import Origin, file_of, origin_of
+
+__all__ = ["TorchCalls", "passed_files_of", "push_mode", "put_in", "take_out"]
+
+_pop_mode = torch._C._pop_torch_function_stack
+push_mode = torch._C._push_on_torch_function_stack
+
+
+class TorchCalls(TorchFunctionMode):
+    """Times the torch calls that the statements of frames make."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        frame = CURRENT.frame
+        if frame is None or frame.mode is not self or func.__class__ is _GETTER:
+            return func(*args, **(kwargs or {}))
+        run = frame.run
+        caller = sys._getframe(1)
+        passed = frame.passed
+        while passed[caller.f_code.co_filename] and caller.f_back is not None:
+            caller = caller.f_back
+        key = func, caller.f_code.co_filename, caller.f_lineno
+        site = frame.site.inner.get(key)
+        if site is None:
+            site = run.runs.new_call_site(frame.site.inner, key, _row_of_call(func, caller, frame))
+        clock = run.clock
+        CURRENT.frame = None
+        start = clock()
+        try:
+            output = func(*args, **(kwargs or {}))
+        finally:
+            end = clock()
+            CURRENT.frame = frame
+        run.events.append((site.times, (start, end)))
+        return output
+
+
+_GETTER = type(cast(Any, torch.Tensor.shape).__get__)
+
+
+class _PassedFiles(dict[str, bool]):
+    """Whether the code of a file only stands between a statement and torch's operators."""
+
+    def __missing__(self, name: str) -> bool:
+        self[name] = origin_of(name) is not Origin.USER
+        return self[name]
+
+
+class _PassedFilesOfTorch(_PassedFiles):
+    """The same for a statement that is itself torch's."""
+
+    def __missing__(self, name: str) -> bool:
+        self[name] = name in _PASSED_FILES
+        return self[name]
+
+
+class _PassedFilesOf(dict[type, _PassedFiles]):
+    """The files to pass over, by the class of the module whose statements they are."""
+
+    def __missing__(self, cls: type) -> _PassedFiles:
+        is_torch = origin_of(file_of(cls)) is Origin.TRUSTED
+        self[cls] = _OF_TORCH if is_torch else _OF_OTHERS
+        return self[cls]
+
+
+_OF_TORCH, _OF_OTHERS = _PassedFilesOfTorch(), _PassedFiles()
+passed_files_of = _PassedFilesOf()
+
+# Code that only stands between a statement of a forward and torch's operators.
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+_PASSED_FILES = frozenset(
+    os.path.join(_TORCH, *name.split("/"))
+    for name in (
+        "overrides.py", "_tensor.py", "functional.py", "nn/functional.py", "_jit_internal.py"
+    )
+)  # fmt: skip
+
+
+def _row_of_call(func: Any, caller: types.FrameType, frame: Any) -> NodeRow:
+    name = getattr(func, "__name__", repr(func))
+    is_method = isinstance(func, (types.MethodDescriptorType, types.WrapperDescriptorType))
+    owner = "Tensor" if is_method else getattr(func, "__module__", None) or "torch"
+    file = os.path.basename(caller.f_code.co_filename)
+    return NodeRow(
+        f"{name} ({file}:{caller.f_lineno})",
+        "call_method" if is_method else "call_function",
+        name if is_method else f"{owner}.{name}",
+        frame.path,
+        True,
+    )
+
+
+def take_out(mode: TorchFunctionMode) -> int:
+    """Take ``mode`` off the stack of modes; return how many were above it."""
+    above: list[Any] = []
+    while (top := _pop_mode()) is not mode:
+        above.append(top)
+    for other in reversed(above):
+        push_mode(other)
+    return len(above)
+
+
+def put_in(mode: TorchFunctionMode, num_above: int) -> None:
+    """Put ``mode`` on the stack of modes, under the ``num_above`` at the top."""
+    above = [_pop_mode() for _ in range(num_above)]
+    push_mode(mode)
+    for other in reversed(above):
+        push_mode(other)

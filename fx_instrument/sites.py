@@ -1,0 +1,95 @@
+"""The tree of places where calls happen, and the times that are kept there."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from .closing import calls_others, sees_modes
+from .recording import NodeRow
+from .variants import Variant
+
+__all__ = ["CallSite", "GraphSite", "Times"]
+
+
+class Times:
+    """The readings of the calls at one place, and the run that each was part of."""
+
+    __slots__ = ("_kept_readings", "_kept_runs", "_typecode", "readings", "runs")
+
+    def __init__(self, typecode: str) -> None:
+        self._typecode = typecode
+        self.runs: list[int] = []
+        self.readings: list[Sequence[float]] = []
+        self._kept_runs = array("q")
+        self._kept_readings: array[float] = array(typecode)
+
+    def pack(self) -> None:
+        """Keep what waits at 8 bytes a reading and 8 a call."""
+        self._kept_runs.extend(self.runs)
+        for readings in self.readings:
+            self._kept_readings.extend(readings)
+        self.runs.clear()
+        self.readings.clear()
+
+    def clear(self) -> None:
+        """Forget all calls."""
+        self.__init__(self._typecode)  # type: ignore[misc]
+
+    def runs_and_readings_ns(
+        self, num_readings: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the number of each call's run, and the readings, ``(calls, num_readings)``, ns."""
+        self.pack()
+        readings = np.array(self._kept_readings)
+        if self._typecode == "d":
+            readings = np.rint(readings * 1e9).astype(np.int64)
+        return np.array(self._kept_runs, np.int64), readings.reshape(-1, num_readings)
+
+
+class CallSite:
+    """A place in the tree where a module or a torch function is called.
+
+    Attributes:
+        row: how it shows in a report.
+        times: of the calls that ran as they are, two readings each.
+        inner: the places where a forward that runs as it is makes calls, in order.
+        graphs: the graphs that the module's calls ran as, by variant.
+        sees_modes: whether its statements must run without a mode of ours.
+        calls_others: whether they may call modules that they make, or that are not the model's.
+    """
+
+    __slots__ = ("calls_others", "graphs", "inner", "row", "sees_modes", "times")
+
+    def __init__(self, row: NodeRow, times: Times) -> None:
+        self.sees_modes = False
+        self.calls_others = False
+        self.row = row
+        self.times = times
+        self.inner: dict[Any, CallSite] = {}
+        self.graphs: dict[Variant, GraphSite] = {}
+
+    def look_at(self, module: nn.Module) -> None:
+        """Note what it takes to see all that the forward of ``module`` calls."""
+        self.sees_modes = sees_modes(module)
+        self.calls_others = calls_others(module)
+
+
+class GraphSite:
+    """A graph that runs at one place in the tree.
+
+    Attributes:
+        times: of its runs, as many readings as the variant has.
+        frames: what the nodes that call closed modules hold, by the index of the row.
+    """
+
+    __slots__ = ("frames", "times")
+
+    def __init__(self, times: Times) -> None:
+        self.times = times
+        self.frames: dict[int, CallSite] = {}
