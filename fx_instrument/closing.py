@@ -87,9 +87,14 @@ def closed_frame(path: str, module: nn.Module, reason: str) -> ClosedFrame:
 
 
 def _place_of_forward(cls: type) -> tuple[str, int]:
-    forward = getattr(cls, "forward", None)
-    code = getattr(inspect.unwrap(forward), "__code__", None) if callable(forward) else None
+    code = _code_of_forward(cls)
     return (code.co_filename, code.co_firstlineno) if code else ("", 0)
+
+
+def _code_of_forward(cls: type) -> types.CodeType | None:
+    """Return the code of the forward that ``cls`` has or inherits, beneath its decorators."""
+    forward = getattr(cls, "forward", None)
+    return getattr(inspect.unwrap(forward), "__code__", None) if callable(forward) else None
 
 
 class Effects(NamedTuple):
@@ -135,8 +140,7 @@ def effects_of(module: nn.Module) -> Effects:
 
 def sees_modes(module: nn.Module) -> bool:
     """Whether the forward of ``module`` may take another way under a torch function mode."""
-    forward = inspect.unwrap(type(module).forward)
-    code = getattr(forward, "__code__", None)
+    code = _code_of_forward(type(module))
     return (
         (code is not None and any("torch_function" in name for name in code.co_names))
         or _effects_of(module).sees_modes

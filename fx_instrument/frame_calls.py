@@ -15,10 +15,7 @@ from .marks import CURRENT
 from .recording import NodeRow
 from .soundness import Origin, file_of, origin_of
 
-__all__ = ["TorchCalls", "passed_files_of", "push_mode", "put_in", "take_out"]
-
-_pop_mode = torch._C._pop_torch_function_stack
-push_mode = torch._C._push_on_torch_function_stack
+__all__ = ["TorchCalls", "passed_files_of"]
 
 
 class TorchCalls(TorchFunctionMode):
@@ -104,21 +101,3 @@ def _row_of_call(func: Any, caller: types.FrameType, frame: Any) -> NodeRow:
         frame.path,
         True,
     )
-
-
-def take_out(mode: TorchFunctionMode) -> int:
-    """Take ``mode`` off the stack of modes; return how many were above it."""
-    above: list[Any] = []
-    while (top := _pop_mode()) is not mode:
-        above.append(top)
-    for other in reversed(above):
-        push_mode(other)
-    return len(above)
-
-
-def put_in(mode: TorchFunctionMode, num_above: int) -> None:
-    """Put ``mode`` on the stack of modes, under the ``num_above`` at the top."""
-    above = [_pop_mode() for _ in range(num_above)]
-    push_mode(mode)
-    for other in reversed(above):
-        push_mode(other)

@@ -20,7 +20,8 @@ from torch.overrides import TorchFunctionMode
 
 from .clock import is_in_seconds
 from .closing import names_of_method
-from .frame_calls import TorchCalls, passed_files_of, push_mode, put_in, take_out
+from .frame_calls import TorchCalls, passed_files_of
+from .function_modes import push_mode, put_in, take_out
 from .guards import has_global_hooks, has_hooks
 from .marks import CURRENT, SLOT, Mark, mark_of, put_marks, take_marks
 from .options import Options
@@ -174,6 +175,13 @@ class FrameRuns:
             self.num_runs = self.num_aborted = self._num_pending = 0
             for times in self._all_times:
                 times.clear()
+
+    def other_paths(self) -> dict[str, str]:
+        """Return the first path of each module that has others, by each of these."""
+        first: dict[int, str] = {}
+        named = self._root.model.named_modules(remove_duplicate=False)
+        paths = {path: first.setdefault(id(module), path) for path, module in named}
+        return {path: other for path, other in paths.items() if path != other}
 
     def all_graphs(self) -> list[Graphs]:
         """Return the graphs of every module that frames have called."""

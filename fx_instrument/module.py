@@ -219,6 +219,15 @@ class Instrumented:
 
     _fx_instrument: Instrumentation
 
+    def __dir__(self) -> list[str]:
+        """Return the names of its attributes, those of the graph only if there is one now.
+
+        Tools ask for whatever is listed, and take an error that is no AttributeError amiss.
+        """
+        names = [*super().__dir__()]
+        has_graph = self._fx_instrument.graphs.last is not None
+        return [name for name in names if has_graph or name not in _OF_GRAPH]
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Keep the model's class from hearing of a subclass that is none of the user's."""
 
@@ -304,6 +313,10 @@ def _timed_class(model: nn.Module, state: Instrumentation) -> type[nn.Module]:
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
             return eager_forward(self, *args, **kwargs)
+        frame = CURRENT.frame
+        if frame is not None:
+            # A frame that is being timed calls the drop-in, as a model does that calls itself.
+            return frame.call(self, types.MethodType(forward, self), args, kwargs)
         variant = state.variant_for(self, args, kwargs)
         if variant is None or variant.recorder is None:
             return state.frames.run(self, variant, state.eager_forward(self), args, kwargs)
@@ -518,6 +531,8 @@ def _runtimes_sec(module: nn.Module) -> dict[fx.Node, list[float]]:
 def _bound(function: Callable[..., Any]) -> Callable[[nn.Module], Any]:
     return lambda module: types.MethodType(function, module)
 
+
+_OF_GRAPH = frozenset({"code", "graph", "graph_module"})
 
 _OFFERED: dict[str, Callable[[nn.Module], Any]] = {
     "graph_module": _graph_module,

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 from torch.overrides import TorchFunctionMode, is_tensor_method_or_property
 
+from .function_modes import take_out
 from .proxies import NULLABLE_ATTRIBUTES
 
 __all__ = ["RealCalls"]
@@ -46,9 +47,15 @@ class RealCalls(TorchFunctionMode):
         tracer: the ``CaptureTracer`` that makes the nodes.
     """
 
+    is_of_capture = True
+
     def __init__(self, tracer: Any) -> None:
         super().__init__()
         self._tracer = tracer
+
+    def __exit__(self, *error: object) -> None:
+        """Leave the mode, even if code of the model has left another above it."""
+        take_out(self)
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import fx, nn
 
+from .function_modes import all_modes, set_modes
 from .marks import SLOT
 
 __all__ = ["CONTAINERS", "Snapshot", "restore_contents", "slots_of"]
@@ -204,10 +205,21 @@ def _is_same(container: Any, contents: Any) -> bool:
     return all(map(operator.is_, container, contents))
 
 
+def _function_modes() -> list[Any]:
+    """Return the modes that see this thread's torch calls, but for that of a capture."""
+    return [mode for mode in all_modes() if not getattr(mode, "is_of_capture", False)]
+
+
+def _set_function_modes(modes: list[Any]) -> None:
+    own = [mode for mode in all_modes() if getattr(mode, "is_of_capture", False)]
+    set_modes([*modes, *own])
+
+
 # How to get and to set a mode of torch, by what it means if it changes. Random streams are not
 # among them, as other threads may draw from them meanwhile.
 _MODES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "it changes the grad mode": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "it enters or leaves a torch function mode": (_function_modes, _set_function_modes),
     "it changes the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "it changes whether algorithms are deterministic": (
         torch.are_deterministic_algorithms_enabled,

@@ -28,6 +28,7 @@ __all__ = [
     "is_harmless_stdlib",
     "origin_of",
     "place_in",
+    "reassigned",
     "tested_for_none",
     "unsound_reason",
 ]
@@ -260,6 +261,15 @@ def _is_result(previous: dis.Instruction | None, before: dis.Instruction | None)
     return operand is not None and operand.opname.startswith(("CALL", "BINARY_SUBSCR"))
 
 
+def _local_loaded(instruction: dis.Instruction | None) -> str | None:
+    """Return the name of the local variable that ``instruction`` loads, the last of several."""
+    opname = "" if instruction is None else instruction.opname
+    if instruction is None or not (opname.startswith("LOAD_FAST") or opname.endswith("LOAD_FAST")):
+        return None
+    names = instruction.argval
+    return names if isinstance(names, str) else str(names[-1])
+
+
 @functools.lru_cache(maxsize=4096)
 def tested_for_none(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
     """Return what ``code`` compares with None: names of local variables, and of attributes."""
@@ -270,12 +280,25 @@ def tested_for_none(code: types.CodeType) -> tuple[frozenset[str], frozenset[str
     for instruction in dis.get_instructions(code):
         if _tests_for_none(instruction, previous):
             operand = before if _loads_none(previous) else previous
-            if operand is not None and operand.opname.startswith("LOAD_FAST"):
-                local_names.add(str(operand.argval))
+            local = _local_loaded(operand)
+            if local is not None:
+                local_names.add(local)
             elif operand is not None and operand.opname.startswith("LOAD_ATTR"):
                 attribute_names.add(str(operand.argval))
         before, previous = previous, instruction
     return frozenset(local_names), frozenset(attribute_names)
+
+
+@functools.lru_cache(maxsize=4096)
+def reassigned(code: types.CodeType) -> frozenset[str]:
+    """Return the names of the local variables that ``code`` sets more than once, or is given."""
+    num_given = code.co_argcount + code.co_kwonlyargcount
+    counts = collections.Counter(code.co_varnames[:num_given])
+    for instruction in dis.get_instructions(code):
+        if instruction.opname.startswith("STORE_FAST"):
+            names = instruction.argval
+            counts.update([names] if isinstance(names, str) else names)
+    return frozenset(name for name, count in counts.items() if count > 1)
 
 
 def asks_for_modes(code: types.CodeType) -> bool:

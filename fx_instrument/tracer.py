@@ -30,7 +30,14 @@ from .closing import Effects, closed_frame, effects_of
 from .errors import CaptureError
 from .guards import Facts, ambient_state, forward_of, has_global_hooks, has_hooks, truncate
 from .marks import SLOT, is_compiled
-from .proxies import GIVES_TENSOR, INPLACE_OPERATORS, Proxy, gives_tensor, is_tracing_code
+from .proxies import (
+    GIVES_TENSOR,
+    INPLACE_OPERATORS,
+    Proxy,
+    gives_tensor,
+    is_tracing_code,
+    may_be_none,
+)
 from .real_calls import RealCalls
 from .recording import ClosedFrame
 from .snapshot import CONTAINERS, Snapshot
@@ -142,7 +149,13 @@ class CaptureTracer(fx.Tracer):
         self._thread = threading.get_ident()
         self._opened: list[tuple[str, nn.Module]] = [("", model)]
         self._reason: str | None = None
-        self.watcher = CallWatcher(self.facts, snapshot, self.refuse, lambda: self._opened[-1])
+        self.watcher = CallWatcher(
+            self.facts,
+            snapshot,
+            self.refuse,
+            lambda: self._opened[-1],
+            lambda: any(map(may_be_none, self.graph.nodes)),
+        )
         self._ambient: tuple[Any, ...] | None = None
         self._paths: dict[int, str] = {}
         self._tensors: dict[int, str] = {}

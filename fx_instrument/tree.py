@@ -25,20 +25,20 @@ __all__ = [
 def recordings_of(runs: FrameRuns) -> list[Recording]:
     """Return a recording for each way in which the root ran: as it is, and each of its graphs."""
     found = [graph_recording(runs, variant) for variant in runs.root.graphs]
-    closed = _root_recording(runs.root)
+    closed = _root_recording(runs, runs.root)
     return [recording for recording in (closed, *found) if len(recording.readings_ns)]
 
 
-def _root_recording(root: CallSite) -> Recording:
+def _root_recording(runs: FrameRuns, root: CallSite) -> Recording:
     numbers, readings_ns = root.times.runs_and_readings_ns(2)
-    rows = _InnerRows(numbers, 1)
+    rows = _InnerRows(numbers, 1, runs.other_paths())
     rows.add_calls(root, 0)
     return Recording((root.row,), readings_ns, np.ones((len(numbers), 1), np.bool_), rows.finish())
 
 
 def method_recordings(runs: FrameRuns) -> dict[str, Recording]:
     """Return the runs of each method, other than the forward, that called submodules."""
-    found = {name: _root_recording(site) for name, site in [*runs.methods.items()]}
+    found = {name: _root_recording(runs, site) for name, site in [*runs.methods.items()]}
     return {name: recording for name, recording in found.items() if len(recording.readings_ns)}
 
 
@@ -50,7 +50,7 @@ def graph_recording(runs: FrameRuns, variant: Variant) -> Recording:
         readings_ns = np.empty((0, variant.num_readings), np.int64)
         return Recording(variant.rows, readings_ns, np.ones((0, num_rows), np.bool_))
     numbers, readings_ns = site.times.runs_and_readings_ns(variant.num_readings)
-    rows = _InnerRows(numbers, num_rows)
+    rows = _InnerRows(numbers, num_rows, runs.other_paths())
     for index, frame in site.frames.items():
         rows.add_calls(frame, index)
     has_run = np.ones((len(numbers), num_rows), np.bool_)
@@ -63,10 +63,17 @@ class _InnerRows:
     Args:
         numbers: the runs, ascending, as their calls know them.
         num_root_rows: how many rows come before the inner ones.
+        other_paths: the first path of each module that has others, by each of these.
     """
 
-    def __init__(self, numbers: npt.NDArray[np.int64], num_root_rows: int) -> None:
+    def __init__(
+        self,
+        numbers: npt.NDArray[np.int64],
+        num_root_rows: int,
+        other_paths: Mapping[str, str],
+    ) -> None:
         self._numbers = numbers
+        self._other_paths = other_paths
         self._num_root_rows = num_root_rows
         self._places: dict[tuple[int, NodeRow], int] = {}
         self._calls: list[list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]] = []
@@ -86,7 +93,8 @@ class _InnerRows:
         columns = iter(np.diff(readings_ns, axis=1).T)
         for place, node_row in enumerate(variant.rows):
             if node_row.is_timed:
-                index = self._add(above, _below(row.target, node_row), numbers, next(columns))
+                below = self._below(row.target, node_row)
+                index = self._add(above, below, numbers, next(columns))
                 if place in graph.frames:
                     self.add_calls(graph.frames[place], index)
 
@@ -103,6 +111,16 @@ class _InnerRows:
         self._calls[place].append((np.searchsorted(self._numbers, numbers), ns))
         return self._num_root_rows + place
 
+    def _below(self, path: str, row: NodeRow) -> NodeRow:
+        """Return ``row``, whose paths start at the module at ``path``, with paths from the root."""
+        module = f"{path}.{row.module}" if row.module else path
+        row = row._replace(module=self._other_paths.get(module, module))
+        if row.op not in ("call_module", "get_attr"):
+            return row
+        name = f"{name_of_path(path)}_{row.name.lstrip('_')}"
+        target = f"{path}.{row.target}"
+        return row._replace(name=name, target=self._other_paths.get(target, target))
+
     def finish(self) -> tuple[InnerRow, ...]:
         """Return the rows, a parent always before what is below it."""
         rows = []
@@ -112,16 +130,6 @@ class _InnerRows:
             order = np.argsort(runs, kind="stable")
             rows.append(InnerRow(row, parent, runs[order], ns[order]))
         return tuple(rows)
-
-
-def _below(path: str, row: NodeRow) -> NodeRow:
-    """Return ``row``, whose paths start at the module at ``path``, with paths from the root."""
-    module = f"{path}.{row.module}" if row.module else path
-    is_path = row.op in ("call_module", "get_attr")
-    if not is_path:
-        return row._replace(module=module)
-    name = f"{name_of_path(path)}_{row.name.lstrip('_')}"
-    return row._replace(name=name, module=module, target=f"{path}.{row.target}")
 
 
 def count_calls(runs: FrameRuns) -> Counter[Variant]:

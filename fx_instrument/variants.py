@@ -99,8 +99,9 @@ class Variant:
 
 
 def _row_of(node: fx.Node) -> NodeRow:
-    stack = node.meta.get("nn_module_stack") or {"": ("", None)}
-    path, _ = next(reversed(stack.values()))
+    paths = ["", *(path for path, _ in node.meta.get("nn_module_stack", {}).values())]
+    # The stack of a node that calls a module ends with that module.
+    path = paths[-2 if node.op == "call_module" and len(paths) > 1 else -1]
     target = node.target
     if not isinstance(target, str):
         module = getattr(target, "__module__", None) or "torch"

@@ -27,6 +27,7 @@ from .soundness import (
     is_harmless_stdlib,
     origin_of,
     place_in,
+    reassigned,
     tested_for_none,
     unsound_reason,
 )
@@ -60,6 +61,7 @@ class CallWatcher:
         snapshot: is told which containers it reaches.
         refuse: raises, for a reason in words.
         opened: gives the path of the module whose forward runs, and the module.
+        may_give_none: tells whether a node of the graph may give None.
 
     Attributes:
         is_watching: whether code of the model runs, and not of torch.fx.
@@ -74,12 +76,14 @@ class CallWatcher:
         snapshot: Snapshot,
         refuse: Callable[[str], NoReturn],
         opened: Callable[[], tuple[str, nn.Module]],
+        may_give_none: Callable[[], bool],
     ) -> None:
         self.is_watching = False
         self._facts = facts
         self._snapshot = snapshot
         self._refuse = refuse
         self._opened = opened
+        self._may_give_none = may_give_none
         self.asks_for_types = False
         self.tested_attributes: set[str] = set()
         self.tested_modules: list[nn.Module] = []
@@ -243,6 +247,8 @@ class CallWatcher:
         local_names, _ = tested_for_none(frame.f_code)
         for name in local_names:
             value = frame.f_locals.get(name)
+            if name in reassigned(frame.f_code) and self._may_give_none():
+                self._refuse(f"it tests for None {name!r}, which it sets anew ({place_in(frame)})")
             if isinstance(value, nn.Module):
                 self.tested_modules.append(value)
             if isinstance(value, Proxy) and may_be_none(value.node):

@@ -1,0 +1,45 @@
+"""The stack of torch function modes of a thread, and how to reach under its top."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["all_modes", "push_mode", "put_in", "set_modes", "take_out"]
+
+push_mode = torch._C._push_on_torch_function_stack
+_pop_mode = torch._C._pop_torch_function_stack
+
+
+def all_modes() -> list[Any]:
+    """Return the modes of the thread, the top last."""
+    depth = torch._C._len_torch_function_stack()
+    return [torch._C._get_function_stack_at(index) for index in range(depth)]
+
+
+def set_modes(modes: list[Any]) -> None:
+    """Make ``modes`` the modes of the thread."""
+    while torch._C._len_torch_function_stack():
+        _pop_mode()
+    for mode in modes:
+        push_mode(mode)
+
+
+def take_out(mode: TorchFunctionMode) -> int:
+    """Take ``mode``, which is on the stack, off it; return how many were above it."""
+    above: list[Any] = []
+    while (top := _pop_mode()) is not mode:
+        above.append(top)
+    for other in reversed(above):
+        push_mode(other)
+    return len(above)
+
+
+def put_in(mode: TorchFunctionMode, num_above: int) -> None:
+    """Put ``mode`` on the stack, under the ``num_above`` at the top."""
+    above = [_pop_mode() for _ in range(num_above)]
+    push_mode(mode)
+    for other in reversed(above):
+        push_mode(other)
