@@ -7,8 +7,9 @@ import functools
 import inspect
 import re
 import types
-from collections.abc import Hashable, Iterable, Iterator
-from typing import Any, NamedTuple, cast
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -83,7 +84,7 @@ def closed_frame(path: str, module: nn.Module, reason: str) -> ClosedFrame:
         (advice for words, advice in _ADVICE.items() if words in reason),
         "move that out of the forward to open it",
     )
-    return ClosedFrame(path, type(module).__qualname__, reason.strip(), file, line, advice)
+    return ClosedFrame(path, type(module).__name__, reason.strip(), file, line, advice)
 
 
 def _place_of_forward(cls: type) -> tuple[str, int]:
@@ -126,7 +127,7 @@ def effects_of(module: nn.Module) -> Effects:
         for hooks in (child._forward_pre_hooks, child._forward_hooks):
             functions += hooks.values()
         functions.append(child.__dict__.get("forward"))
-    classes: set[Any] = {type(child) for child in module.modules()}
+    classes = {type(child) for child in module.modules()}
     parts = [_effects_of_class(cls) for cls in classes]
     parts += map(_effects_of_function, filter(None, functions))
     return Effects(
@@ -185,11 +186,20 @@ def _is_compiled(value: Any) -> bool:
 _UNKNOWN_STORES = frozenset({"setattr", "delattr", "__dict__", "vars", "__setattr__", "exec"})
 
 
-@functools.lru_cache(maxsize=4096)
-def _effects_of_class(cls: Hashable) -> Effects:
+# Weak, as a class may hold on to a whole model.
+_known_effects: weakref.WeakKeyDictionary[type, Effects] = weakref.WeakKeyDictionary()
+
+
+def _effects_of_class(cls: type) -> Effects:
+    if cls not in _known_effects:
+        _known_effects[cls] = _look_for_effects(cls)
+    return _known_effects[cls]
+
+
+def _look_for_effects(cls: type) -> Effects:
     functions = [
         function
-        for base in cast(type, cls).__mro__
+        for base in cls.__mro__
         if origin_of(file_of(base)) is Origin.USER
         for name, value in vars(base).items()
         if name not in ("__init__", "__new__")
@@ -215,8 +225,7 @@ def _effects_of_function(function: Any) -> Effects:
 
 def _effects_of(value: Any) -> Effects:
     """Return the effects of the methods of ``value``."""
-    cls: Any = type(value)
-    return _effects_of_class(cls)
+    return _effects_of_class(type(value))
 
 
 def _effects_of_code(functions: Iterable[types.FunctionType]) -> Effects:

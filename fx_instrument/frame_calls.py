@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from .marks import CURRENT
 from .recording import NodeRow
 from .soundness import Origin, file_of, origin_of
 
-__all__ = ["TorchCalls", "passed_files_of"]
+__all__ = ["TorchCalls", "passed_files"]
 
 
 class TorchCalls(TorchFunctionMode):
@@ -29,7 +30,7 @@ class TorchCalls(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         run = frame.run
         caller = sys._getframe(1)
-        passed = frame.passed
+        passed = frame.site.passed
         while passed[caller.f_code.co_filename] and caller.f_back is not None:
             caller = caller.f_back
         key = func, caller.f_code.co_filename, caller.f_lineno
@@ -67,17 +68,13 @@ class _PassedFilesOfTorch(_PassedFiles):
         return self[name]
 
 
-class _PassedFilesOf(dict[type, _PassedFiles]):
-    """The files to pass over, by the class of the module whose statements they are."""
-
-    def __missing__(self, cls: type) -> _PassedFiles:
-        is_torch = origin_of(file_of(cls)) is Origin.TRUSTED
-        self[cls] = _OF_TORCH if is_torch else _OF_OTHERS
-        return self[cls]
-
-
 _OF_TORCH, _OF_OTHERS = _PassedFilesOfTorch(), _PassedFiles()
-passed_files_of = _PassedFilesOf()
+
+
+def passed_files(module: nn.Module) -> Mapping[str, bool]:
+    """Return which files to pass over, to come to the statements of the forward of ``module``."""
+    return _OF_TORCH if origin_of(file_of(type(module))) is Origin.TRUSTED else _OF_OTHERS
+
 
 # Code that only stands between a statement of a forward and torch's operators.
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))

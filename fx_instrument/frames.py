@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from .clock import is_in_seconds
 from .closing import names_of_method
-from .frame_calls import TorchCalls, passed_files_of
+from .frame_calls import TorchCalls
 from .function_modes import push_mode, put_in, take_out
 from .guards import has_global_hooks, has_hooks
 from .marks import CURRENT, SLOT, Mark, mark_of, put_marks, take_marks
@@ -73,7 +73,7 @@ class FrameRuns:
         self._all_times: list[Times] = []
         self._num_pending = 0
         self._lock = threading.RLock()
-        name = type(root.model).__qualname__
+        name = type(root.model).__name__
         row = NodeRow(name, "call_module", name, "", True)
         self._root = root
         self._is_leaf = runs_no_python(root.model) or self._openness.is_leaf("", root.model)
@@ -119,7 +119,7 @@ class FrameRuns:
             else:
                 output = run.run_open(site, variant, module, module, args, kwargs)
         except BaseException:
-            self.abort(method)
+            self.abort()
             raise
         finally:
             CURRENT.frame = outer
@@ -127,15 +127,14 @@ class FrameRuns:
         if type(output) in RESUMABLE:
             # What has run up to now is only the making of it.
             run.events.clear()
-            return resumed(output, _RunInSteps(run, site, module, method))
+            return resumed(output, _RunInSteps(run, site, module))
         self.commit(run)
         return output
 
-    def abort(self, method: str | None) -> None:
-        """Count a run of the forward that raised."""
-        if method is None:
-            with self._lock:
-                self.num_aborted += 1
+    def abort(self) -> None:
+        """Count a run that raised."""
+        with self._lock:
+            self.num_aborted += 1
 
     def may_call_modules(self, module: nn.Module, method: str) -> bool:
         """Whether ``method`` of the root names a submodule, or goes through them."""
@@ -198,12 +197,15 @@ class FrameRuns:
             path = member.path
         with self._lock:
             graphs = None
-            if not is_leaf(module, path, self._openness):
+            # A drop-in within the model keeps its own runs.
+            is_drop_in = hasattr(type(module), "_fx_instrument")
+            if not is_drop_in and not is_leaf(module, path, self._openness):
                 key = path, type(module)
                 if key not in self._graphs:
                     holder = holder_for(type(module))
                     self._graphs[key] = Graphs(module, path, holder, self.clock, self._openness)
                 graphs = self._graphs[key]
+                graphs.model = module
             member = self._members[id(module)] = Member(module, path, graphs)
             return member
 
@@ -412,7 +414,7 @@ class _Run:
         """Return the frame of ``module`` at ``site``."""
         has_mode = not site.sees_modes or _is_torch_in_training(module)
         see_call = self.see_call if site.calls_others and sys.getprofile() is None else None
-        return _Frame(self, site, self.mode if has_mode else None, see_call, type(module))
+        return _Frame(self, site, self.mode if has_mode else None, see_call)
 
 
 def _is_torch_in_training(module: nn.Module) -> bool:
@@ -423,7 +425,7 @@ def _is_torch_in_training(module: nn.Module) -> bool:
 class _Frame:
     """The statements of a forward that runs as it is."""
 
-    __slots__ = ("_see_call", "mode", "passed", "path", "run", "site")
+    __slots__ = ("_see_call", "mode", "path", "run", "site")
 
     def __init__(
         self,
@@ -431,13 +433,11 @@ class _Frame:
         site: CallSite,
         mode: TorchFunctionMode | None,
         see_call: Callable[..., None] | None,
-        cls: type,
     ) -> None:
         self.run = run
         self.site = site
         self.mode = mode
         self._see_call = see_call
-        self.passed = passed_files_of[cls]
         self.path = site.row.target if site is not run.runs.root else ""
 
     def enter(self) -> None:
@@ -485,11 +485,10 @@ class _RunInSteps:
     What passes between two of its steps is not part of the run.
     """
 
-    def __init__(self, run: _Run, site: CallSite, module: nn.Module, method: str | None) -> None:
+    def __init__(self, run: _Run, site: CallSite, module: nn.Module) -> None:
         self._run = run
         self._site = site
         self._frame = run.frame_at(site, module)
-        self._method = method
         self._outer: Any = None
         self._start: float | None = None
         self._end = 0.0
@@ -520,7 +519,7 @@ class _RunInSteps:
 
     def abort(self) -> None:
         """A step has raised an exception."""
-        self._run.runs.abort(self._method)
+        self._run.runs.abort()
 
 
 class _GraphFrame:

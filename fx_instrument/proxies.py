@@ -23,6 +23,7 @@ __all__ = [
     "Attribute",
     "Proxy",
     "gives_tensor",
+    "gives_unknown",
     "is_tracing_code",
     "may_be_none",
 ]
@@ -60,13 +61,18 @@ def gives_tensor(module: nn.Module) -> bool:
     return is_torch and not isinstance(module, _SEVERAL_OUTPUTS)
 
 
+def gives_unknown(node: fx.Node) -> bool:
+    """Whether ``node`` calls a module of which it is not known that it gives one tensor."""
+    return node.op == "call_module" and not node.meta.get(GIVES_TENSOR, False)
+
+
 def may_be_none(node: fx.Node) -> bool:
     """Whether ``node`` may give None, or anything else that is no tensor."""
     if node.op == "call_module":
-        return not node.meta.get(GIVES_TENSOR, False)
+        return gives_unknown(node)
     if node.op == "call_function" and node.target is operator.getitem:
         source = node.args[0]
-        return isinstance(source, fx.Node) and source.op == "call_module"
+        return isinstance(source, fx.Node) and may_be_none(source)
     return node.op == "call_function" and node.target is getattr
 
 

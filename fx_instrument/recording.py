@@ -120,7 +120,8 @@ class Recording:
         has_run: ``bool``, shape ``(num_runs, num_rows)``: which rows were part of which run. All
             are, unless the runs come from several graphs.
         inner: the rows below them, of frames: forwards that run as the Python that they are.
-        num_aborted: how many runs raised an exception; they have no readings.
+        num_aborted: how many runs, those of methods included, raised an exception; they have no
+            readings.
         closed: what stayed closed, and why.
         variants: the graphs that there are.
         methods: the runs of each method, other than the forward, that called submodules.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from torch import nn
 
 from .closing import calls_others, sees_modes
+from .frame_calls import passed_files
 from .recording import NodeRow
 from .variants import Variant
 
@@ -61,14 +62,16 @@ class CallSite:
         inner: the places where a forward that runs as it is makes calls, in order.
         graphs: the graphs that the module's calls ran as, by variant.
         sees_modes: whether its statements must run without a mode of ours.
+        passed: which files lie between its statements and the torch calls that they make.
         calls_others: whether they may call modules that they make, or that are not the model's.
     """
 
-    __slots__ = ("calls_others", "graphs", "inner", "row", "sees_modes", "times")
+    __slots__ = ("calls_others", "graphs", "inner", "passed", "row", "sees_modes", "times")
 
     def __init__(self, row: NodeRow, times: Times) -> None:
         self.sees_modes = False
         self.calls_others = False
+        self.passed: Mapping[str, bool] = {}
         self.row = row
         self.times = times
         self.inner: dict[Any, CallSite] = {}
@@ -78,6 +81,7 @@ class CallSite:
         """Note what it takes to see all that the forward of ``module`` calls."""
         self.sees_modes = sees_modes(module)
         self.calls_others = calls_others(module)
+        self.passed = passed_files(module)
 
 
 class GraphSite:

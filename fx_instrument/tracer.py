@@ -35,8 +35,8 @@ from .proxies import (
     INPLACE_OPERATORS,
     Proxy,
     gives_tensor,
+    gives_unknown,
     is_tracing_code,
-    may_be_none,
 )
 from .real_calls import RealCalls
 from .recording import ClosedFrame
@@ -154,7 +154,7 @@ class CaptureTracer(fx.Tracer):
             snapshot,
             self.refuse,
             lambda: self._opened[-1],
-            lambda: any(map(may_be_none, self.graph.nodes)),
+            lambda: any(map(gives_unknown, self.graph.nodes)),
         )
         self._ambient: tuple[Any, ...] | None = None
         self._paths: dict[int, str] = {}
