@@ -22,7 +22,7 @@ from .clock import is_in_seconds
 from .closing import names_of_method
 from .frame_calls import TorchCalls
 from .function_modes import push_mode, put_in, take_out
-from .guards import has_global_hooks, has_hooks
+from .guards import runs_hooks
 from .marks import CURRENT, SLOT, Mark, mark_of, put_marks, take_marks
 from .options import Options
 from .plans import Member, Plan, holder_for, modules_on_the_way
@@ -361,7 +361,7 @@ class _Run:
             self.events.append((site.times, (start, clock())))
             return output
         assert member is not None
-        if not has_hooks(module) and not has_global_hooks():
+        if not runs_hooks(module):
             variant = graphs.variant_for(module, args, kwargs, self.pauses)
             if variant is not None:
                 return self.run_open(site, variant, module, member.stand_in, args, kwargs)
@@ -396,25 +396,40 @@ class _Run:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> Any:
-        """Run the forward of ``module`` as it is, at ``site``."""
+        """Run the forward of ``module`` as it is, at ``site``.
+
+        ``times`` is None where the graph that calls it reads the clock around it.
+        """
+        # As frame.enter() and frame.leave(), without the calls: this is done for every frame.
         frame = self.frame_at(site, module)
+        mode, see_call = frame.mode, frame.see_call
         clock = self.clock
-        frame.enter()
+        if mode is not None:
+            push_mode(mode)
+        CURRENT.frame = frame
+        if see_call is not None:
+            sys.setprofile(see_call)
         start = clock()
         try:
             output = run_module(*args, **kwargs)
         finally:
             end = clock()
-            frame.leave()
+            if see_call is not None:
+                sys.setprofile(None)
+            CURRENT.frame = None
+            if mode is not None:
+                take_out(mode)
         if times is not None:
             self.events.append((times, (start, end)))
         return output
 
     def frame_at(self, site: CallSite, module: nn.Module) -> _Frame:
         """Return the frame of ``module`` at ``site``."""
-        has_mode = not site.sees_modes or _is_torch_in_training(module)
+        mode = self.mode
+        if site.sees_modes and not _is_torch_in_training(module):
+            mode = None
         see_call = self.see_call if site.calls_others and sys.getprofile() is None else None
-        return _Frame(self, site, self.mode if has_mode else None, see_call)
+        return _Frame(self, site, mode, see_call)
 
 
 def _is_torch_in_training(module: nn.Module) -> bool:
@@ -425,7 +440,7 @@ def _is_torch_in_training(module: nn.Module) -> bool:
 class _Frame:
     """The statements of a forward that runs as it is."""
 
-    __slots__ = ("_see_call", "mode", "path", "run", "site")
+    __slots__ = ("mode", "run", "see_call", "sees_modes", "site")
 
     def __init__(
         self,
@@ -436,21 +451,26 @@ class _Frame:
     ) -> None:
         self.run = run
         self.site = site
+        self.sees_modes = site.sees_modes
         self.mode = mode
-        self._see_call = see_call
-        self.path = site.row.target if site is not run.runs.root else ""
+        self.see_call = see_call
+
+    @property
+    def path(self) -> str:
+        """The path of the module."""
+        return "" if self.site is self.run.runs.root else self.site.row.target
 
     def enter(self) -> None:
         """Its statements run from here on."""
         if self.mode is not None:
             push_mode(self.mode)
         CURRENT.frame = self
-        if self._see_call is not None:
-            sys.setprofile(self._see_call)
+        if self.see_call is not None:
+            sys.setprofile(self.see_call)
 
     def leave(self) -> None:
         """They do no more."""
-        if self._see_call is not None:
+        if self.see_call is not None:
             sys.setprofile(None)
         CURRENT.frame = None
         if self.mode is not None:
@@ -464,7 +484,7 @@ class _Frame:
         kwargs: Mapping[str, Any],
     ) -> Any:
         """Call ``module``, which this frame's own statements do."""
-        if self._see_call is not None:
+        if self.see_call is not None:
             sys.setprofile(None)
         CURRENT.frame = None
         mode = self.mode
@@ -475,8 +495,8 @@ class _Frame:
             if mode is not None:
                 put_in(mode, num_above)
             CURRENT.frame = self
-            if self._see_call is not None:
-                sys.setprofile(self._see_call)
+            if self.see_call is not None:
+                sys.setprofile(self.see_call)
 
 
 class _RunInSteps:
@@ -525,13 +545,15 @@ class _RunInSteps:
 class _GraphFrame:
     """A graph some of whose nodes call modules that stay closed."""
 
-    __slots__ = ("_indices", "_run", "_site", "_variant", "mode")
+    __slots__ = ("_indices", "_run", "_site", "_variant")
+
+    mode = None
+    sees_modes = False
 
     def __init__(self, run: _Run, site: GraphSite, variant: Variant, module: nn.Module) -> None:
         self._run = run
         self._site = site
         self._variant = variant
-        self.mode = None
         self._indices: dict[int, Iterator[int]] = {
             id(closed): iter(variant.closed_rows[path])
             for path, closed in variant.closed_modules(module)

@@ -29,7 +29,10 @@ def set_modes(modes: list[Any]) -> None:
 
 def take_out(mode: TorchFunctionMode) -> int:
     """Take ``mode``, which is on the stack, off it; return how many were above it."""
-    above: list[Any] = []
+    top = _pop_mode()
+    if top is mode:
+        return 0
+    above = [top]
     while (top := _pop_mode()) is not mode:
         above.append(top)
     for other in reversed(above):
@@ -39,7 +42,7 @@ def take_out(mode: TorchFunctionMode) -> int:
 
 def put_in(mode: TorchFunctionMode, num_above: int) -> None:
     """Put ``mode`` on the stack, under the ``num_above`` at the top."""
-    above = [_pop_mode() for _ in range(num_above)]
+    above = [_pop_mode() for _ in range(num_above)] if num_above else ()
     push_mode(mode)
     for other in reversed(above):
         push_mode(other)

@@ -28,6 +28,7 @@ __all__ = [
     "has_global_hooks",
     "has_hooks",
     "plain_attributes",
+    "runs_hooks",
     "truncate",
 ]
 
@@ -131,6 +132,11 @@ def has_hooks(module: nn.Module) -> bool:
         or module._backward_pre_hooks
         or module._backward_hooks
     )
+
+
+def runs_hooks(module: nn.Module) -> bool:
+    """Whether calling ``module`` runs a hook, of its own or of all modules."""
+    return has_hooks(module) or has_global_hooks()
 
 
 def has_global_hooks() -> bool:

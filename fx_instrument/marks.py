@@ -28,7 +28,8 @@ class Current(threading.local):
 
     Attributes:
         frame: has a method ``call(module, run_module, args, kwargs)``, where ``run_module`` is
-            what the module itself would do.
+            what the module itself would do, and tells by ``sees_modes`` whether its code may be
+            compiled.
     """
 
     frame: Any = None
@@ -39,7 +40,8 @@ CURRENT = Current()
 
 def _call(module: nn.Module, run_module: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     frame = CURRENT.frame
-    if frame is None or torch.compiler.is_compiling():
+    # Only what sees the modes of torch may compile.
+    if frame is None or (frame.sees_modes and torch.compiler.is_compiling()):
         return run_module(*args, **kwargs)
     return frame.call(module, run_module, args, kwargs)
 

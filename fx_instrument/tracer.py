@@ -28,7 +28,7 @@ from torch.fx.immutable_collections import immutable_dict, immutable_list
 from .arguments import has_tensor
 from .closing import Effects, closed_frame, effects_of
 from .errors import CaptureError
-from .guards import Facts, ambient_state, forward_of, has_global_hooks, has_hooks, truncate
+from .guards import Facts, ambient_state, forward_of, has_hooks, runs_hooks, truncate
 from .marks import SLOT, is_compiled
 from .proxies import (
     GIVES_TENSOR,
@@ -749,7 +749,7 @@ def _is_kept_whole(module: nn.Module) -> bool:
 
 def reason_to_close(module: nn.Module, path: str, openness: Openness) -> str | None:
     """Return why ``module``, no leaf, cannot be opened, or None if only its trace can tell."""
-    if has_hooks(module) or has_global_hooks():
+    if runs_hooks(module):
         return "it has hooks"
     if "forward" in module.__dict__:
         return "its forward is set on the instance"
