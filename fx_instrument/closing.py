@@ -39,6 +39,7 @@ _WORDS = {
 # What to change, by a word of the reason; the first that fits.
 _ADVICE = {
     "torch's own": "name its class in inline= to open it",
+    "fx_instrument itself": "please report it",
     "compiled or scripted": "time the module that it was made from",
     "argument of type": "pass tensors, plain values, or lists, tuples and dicts of them",
     "leaf=": "take it out of leaf= to open it",

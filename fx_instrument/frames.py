@@ -85,7 +85,7 @@ class FrameRuns:
         self.runs_as_it_is = self._is_leaf or has_choice
         self.root = CallSite(row, self._new_times())
         self.root.look_at(root.model)
-        self.root.sees_modes = self.root.sees_modes or self.runs_as_it_is
+        self.root.is_blind = self.runs_as_it_is
         self.root_state = root.model.__dict__
         self.methods: dict[str, CallSite] = {}
         self._method_names: dict[str, frozenset[str]] = {}
@@ -150,7 +150,7 @@ class FrameRuns:
                 row = NodeRow(method, "call_method", target, "", True)
                 site = self.methods[method] = CallSite(row, self._new_times())
                 site.look_at(self._root.model)
-                site.sees_modes = site.sees_modes or self.runs_as_it_is
+                site.is_blind = self.runs_as_it_is
             return self.methods[method]
 
     def commit(self, run: _Run) -> None:
@@ -231,7 +231,6 @@ class FrameRuns:
             waiting += variant.closed_modules(root)
             plan.add_owners(modules_on_the_way(root, variant.closed))
         seen = set()
-        members = []
         while waiting:
             path, module = waiting.pop()
             if id(module) in seen or module.__dict__ is root.__dict__:
@@ -239,16 +238,16 @@ class FrameRuns:
             seen.add(id(module))
             member = self.member(module, path)
             assert member is not None
-            members.append(member)
             plan.marks.append(member.mark)
             if member.graphs is not None:
                 plan.add_owners([module])
                 prefix = f"{member.path}."
                 waiting += reversed([(prefix + name, child) for name, child in member.children()])
         plan.finish()
-        if len(self._members) > 2 * len(members) + 100:
-            # Modules that were replaced are let go.
-            self._members = {id(member.module): member for member in members}
+        # Modules that were replaced are let go.
+        others = [other for key, other in self._plans.items() if key is not variant]
+        kept = {id(mark.module) for each in (plan, *others) for mark in each.marks}
+        self._members = {key: self._members[key] for key in self._members if key in kept}
         return plan
 
     def _chosen_modules(self, root: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -425,6 +424,8 @@ class _Run:
 
     def frame_at(self, site: CallSite, module: nn.Module) -> _Frame:
         """Return the frame of ``module`` at ``site``."""
+        if site.is_blind:
+            return _Frame(self, site, None, None)
         mode = self.mode
         if site.sees_modes and not _is_torch_in_training(module):
             mode = None

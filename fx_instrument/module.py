@@ -9,6 +9,7 @@ captured and timed.
 from __future__ import annotations
 
 import copy
+import copyreg
 import functools
 import inspect
 import os
@@ -27,7 +28,7 @@ from .clock import DEFAULT_CLOCK, Clock, clock_cost_ns
 from .errors import CaptureError, NotAModuleError
 from .frames import FrameRuns
 from .guards import forward_of
-from .marks import CURRENT
+from .marks import CURRENT, SLOT, is_compiled
 from .options import ModuleChoice, Options
 from .recording import ClosedFrame, Recording, VariantInfo, merge
 from .report import NO_RUNS, Report
@@ -42,7 +43,15 @@ from .tree import (
 )
 from .variants import Graphs, Variant
 
-__all__ = ["Instrumentation", "instrument", "is_instrumented", "report", "reset", "summary"]
+__all__ = [
+    "Instrumentation",
+    "instrument",
+    "is_instrumented",
+    "plain_view",
+    "report",
+    "reset",
+    "summary",
+]
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -65,6 +74,10 @@ class Instrumentation:
         self.timed_class = _timed_class(self.model, self)
         self.graphs.set_holder(self.timed_class)
         return self.timed_class
+
+    def plain(self, module: Any) -> nn.Module:
+        """Return what is copied for ``module``."""
+        return plain_view(module) if self.is_in_place else self.model
 
     def like(self, model: nn.Module) -> nn.Module:
         """Return a copy of the model as what the original is."""
@@ -232,32 +245,47 @@ class Instrumented:
         """Keep the model's class from hearing of a subclass that is none of the user's."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
-        return self._fx_instrument.like(copy.deepcopy(self._fx_instrument.model, memo))
+        return self._fx_instrument.like(copy.deepcopy(self._fx_instrument.plain(self), memo))
 
     def __copy__(self) -> nn.Module:
-        return self._fx_instrument.like(copy.copy(self._fx_instrument.model))
+        return self._fx_instrument.like(copy.copy(self._fx_instrument.plain(self)))
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         state = self._fx_instrument
-        if state.is_in_place:
-            return _itself, (state.model,)
-        return _wrap, (state.model, state.options)
+        if not state.is_in_place:
+            return _wrap, (state.model, state.options)
+        reduced: Any = plain_view(cast(nn.Module, self)).__reduce_ex__(protocol)
+        names: Any = copyreg
+        if isinstance(reduced, tuple) and reduced[0] is names.__newobj__:
+            # Pickle refuses that for an object whose class seems to be another.
+            reduced = names._reconstructor, (*reduced[1], object, None), *reduced[2:]
+        return cast("tuple[Any, ...]", reduced)
 
 
-def _itself(model: nn.Module) -> nn.Module:
-    """Return ``model``: what a model that is timed in place is pickled as."""
-    return model
+def plain_view(module: nn.Module) -> nn.Module:
+    """Return an object of the model's own class with the state of ``module``.
+
+    What is in slots is copied, all else is shared.
+    """
+    state = getattr(type(module), "_fx_instrument", None)
+    view = object.__new__(type(module) if state is None else type(state.model))
+    object.__setattr__(view, "__dict__", module.__dict__)
+    for slot in slots_of(view):
+        if hasattr(module, slot):
+            object.__setattr__(view, slot, getattr(module, slot))
+    return view
 
 
 class _ClassOfDropIn:
-    """The attribute ``__class__`` of a drop-in; what sets it, sets the model's, too.
+    """The attribute ``__class__`` of a drop-in: the model's class, to read and to set.
 
-    A lazy module turns into another class in its first call. A class derived from that of the
-    drop-in, as a parametrization makes one, is put on top of it.
+    A lazy module turns into another class in its first call; a parametrization and FSDP derive a
+    class from the one that they find, and put it in its place.
     """
 
     def __get__(self, module: nn.Module | None, owner: type) -> type:
-        return owner
+        state = None if module is None else _state_of(module)
+        return owner if state is None or owner is not state.timed_class else type(state.model)
 
     def __set__(self, module: nn.Module, cls: type[nn.Module]) -> None:
         state = _state_of(module)
@@ -331,13 +359,14 @@ def _timed_class(model: nn.Module, state: Instrumentation) -> type[nn.Module]:
     is_hidden = "forward" in model.__dict__
     body = {
         **_timed_methods(model_class, state),
-        **{slot: _shared_slot(slot, state) for slot in slots_of(model)},
+        **({} if state.is_in_place else _shared_slots(model, state)),
         **{
             name: _Offered(name, get)
             for name, get in _OFFERED.items()
             if inspect.getattr_static(model_class, name, None) is None
         },
         "forward": _InstanceForward(forward) if is_hidden else forward,
+        **({"__call__": _compiled_call(state)} if is_compiled(model) else {}),
         "_fx_instrument": state,
         "__class__": _ClassOfDropIn(),
         "__module__": model_class.__module__,
@@ -349,8 +378,22 @@ def _timed_class(model: nn.Module, state: Instrumentation) -> type[nn.Module]:
     )
 
 
+def _compiled_call(state: Instrumentation) -> Callable[..., Any]:
+    """Return what calls a model after ``model.compile()``, which leaves its forward aside."""
+
+    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        compiled = self.__dict__.get(SLOT) or self._call_impl
+        return state.frames.run(self, None, compiled, args, kwargs)
+
+    return call
+
+
+def _shared_slots(model: nn.Module, state: Instrumentation) -> dict[str, property]:
+    """Return a property for each slot of the model, which another object cannot share."""
+    return {slot: _shared_slot(slot, state) for slot in slots_of(model)}
+
+
 def _shared_slot(slot: str, state: Instrumentation) -> property:
-    """Return a property for what the model keeps in a slot, which another object cannot share."""
     return property(
         lambda self: getattr(state.model, slot),
         lambda self, value: setattr(state.model, slot, value),

@@ -10,7 +10,7 @@ from torch import nn
 
 from .clock import DEFAULT_CLOCK, Clock
 from .errors import NotAModuleError, ProfileError
-from .module import Instrumentation, is_instrumented
+from .module import Instrumentation, is_instrumented, plain_view
 from .options import ModuleChoice, Options
 from .report import Report
 
@@ -75,10 +75,9 @@ class profile:  # noqa: N801 - a context manager, named like the one of torch
         with _lock:
             self._check_overlap()
             _active.append(self)
-        # What the model is without the block: the same state, and its own class.
-        eager = object.__new__(type(self.model))
-        object.__setattr__(eager, "__dict__", self.model.__dict__)
         try:
+            # What the model is without the block: the same state, and its own class.
+            eager = plain_view(self.model)
             self._state = Instrumentation(eager, self._options, is_in_place=True)
             object.__setattr__(self.model, "__class__", self._state.timed_class)
         except BaseException:

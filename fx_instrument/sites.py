@@ -62,13 +62,24 @@ class CallSite:
         inner: the places where a forward that runs as it is makes calls, in order.
         graphs: the graphs that the module's calls ran as, by variant.
         sees_modes: whether its statements must run without a mode of ours.
+        is_blind: whether nothing is to be seen of its statements, but for calls of marked modules.
         passed: which files lie between its statements and the torch calls that they make.
         calls_others: whether they may call modules that they make, or that are not the model's.
     """
 
-    __slots__ = ("calls_others", "graphs", "inner", "passed", "row", "sees_modes", "times")
+    __slots__ = (
+        "calls_others",
+        "graphs",
+        "inner",
+        "is_blind",
+        "passed",
+        "row",
+        "sees_modes",
+        "times",
+    )
 
     def __init__(self, row: NodeRow, times: Times) -> None:
+        self.is_blind = False
         self.sees_modes = False
         self.calls_others = False
         self.passed: Mapping[str, bool] = {}

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import enum
 import inspect
+import os
 import re
 import sys
 import threading
@@ -74,6 +75,10 @@ _STARS: dict[Any, str] = {
     inspect.Parameter.VAR_POSITIONAL: "*",
     inspect.Parameter.VAR_KEYWORD: "**",
 }
+
+
+# What a forward raises, it raises again when it runs; an interrupt is for who waits for the call.
+_ERRORS = (Exception, SystemExit, GeneratorExit)
 
 
 class _Unsound(Exception):
@@ -186,7 +191,7 @@ class CaptureTracer(fx.Tracer):
             self._note_module("", self._model)
             with no_profiler(), _observed_reads(self):
                 graph = self.trace(self._model)
-        except Exception as error:
+        except _ERRORS as error:
             self.watcher.restore_containers(is_complete=False)
             if self._restart:
                 raise Restart(self._restart) from None
@@ -375,7 +380,7 @@ class CaptureTracer(fx.Tracer):
             output = super().call_module(m, self.watcher.watched(forward), args, kwargs)
             if self._reason is None:
                 return True, output
-        except Exception as error:
+        except _ERRORS as error:
             place = f"{_first_line(error)}{_place_of(error)}"
         finally:
             self._opened.pop()
@@ -805,6 +810,9 @@ def _first_line(error: BaseException) -> str:
     text = (str(error).strip() or type(error).__name__).splitlines()[0]
     if isinstance(error, (fx.proxy.TraceError, _Unsound)) or text.startswith("'len' is"):
         return text
+    trace = traceback.extract_tb(error.__traceback__)
+    if trace and os.path.dirname(trace[-1].filename) == os.path.dirname(__file__):
+        return f"fx_instrument itself fails to trace it, with {type(error).__name__}: {text}"
     return f"tracing it raises {type(error).__name__}: {text}"
 
 
