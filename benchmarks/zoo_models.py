@@ -32,11 +32,13 @@ class Specimen:
         build_model: gives the model, on the CPU, in no particular mode.
         build_inputs: gives the arguments of its call number ``index``, from 0, in evaluation or
             training mode (``is_training``): the same shapes for each index, other values.
+        has_input_gradients: whether the model works with inputs that need gradients.
     """
 
     name: str
     build_model: Callable[[], nn.Module]
     build_inputs: Callable[[int, bool], Inputs]
+    has_input_gradients: bool = True
 
     @property
     def collection(self) -> str:
@@ -93,14 +95,14 @@ FAST = (
     "torchvision/r3d_18",
     "torchvision/raft_small",
     "torchvision/quantized_resnet18",
-    "timm/convnext",
-    "timm/efficientnet",
-    "timm/levit",
-    "timm/mobilevit",
-    "timm/naflexvit",
-    "timm/nest",
-    "timm/tiny_vit",
-    "timm/vision_transformer",
+    "timm/convnextv2_atto",
+    "timm/tf_efficientnet_b0",
+    "timm/levit_128s",
+    "timm/mobilevit_xxs",
+    "timm/efficientvit_m0",
+    "timm/test_maxvit",
+    "timm/tiny_vit_5m_224",
+    "timm/test_vit",
     "hf/bert",
     "hf/bloom",
     "hf/clip",
@@ -175,8 +177,9 @@ def _images_with_targets(height: int, width: int) -> Callable[[int, bool], Input
                 "boxes": torch.cat([corner, corner + size], dim=1),
                 "labels": torch.ones(3, dtype=torch.int64),
                 "masks": torch.randint(2, (3, *image.shape[1:]), dtype=torch.uint8),
-                "keypoints": torch.cat([(corner + size / 2)[:, None].expand(3, 17, 2),
-                                        torch.ones(3, 17, 1)], dim=2),
+                "keypoints": torch.cat(
+                    [(corner + size / 2)[:, None].expand(3, 17, 2), torch.ones(3, 17, 1)], dim=2
+                ),
             }
             for image, corner, size in zip(images, corners, sizes, strict=True)
         ]
@@ -270,18 +273,174 @@ _TORCHVISION_OPTIONS: dict[str, dict[str, Any]] = {
 def _timm() -> Iterator[Specimen]:
     import timm
 
-    for module, (variant, side) in TIMM.items():
-        build = functools.partial(timm.create_model, variant, pretrained=False)
-        yield Specimen(f"timm/{module}", build, _images(side))
+    for name, side in TIMM.items():
+        build = functools.partial(timm.create_model, name, pretrained=False)
+        yield Specimen(f"timm/{name}", build, _images(side))
 
 
-# Of each file of timm's models the smallest one, and the side of its input.
-TIMM: dict[str, tuple[str, int]] = {
-    "PLACEHOLDER": ("", 0),
+# The smallest model of each file of timm's, more where a file holds several families, and the side
+# of its input.
+TIMM = {
+    "beit_base_patch16_224": 224,
+    "beitv2_base_patch16_224": 224,
+    "botnet26t_256": 256,
+    "caformer_s18": 64,
+    "cait_xxs24_224": 224,
+    "coat_lite_tiny": 224,
+    "coat_tiny": 224,
+    "convformer_s18": 64,
+    "convit_tiny": 224,
+    "convmixer_768_32": 64,
+    "convnextv2_atto": 64,
+    "cpubone_nano": 64,
+    "crossvit_15_dagger_408": 64,
+    "cs3darknet_focus_s": 64,
+    "cs3se_edgenet_x": 64,
+    "csatv2": 64,
+    "cspnext_tiny": 64,
+    "darknet17": 64,
+    "davit_tiny": 64,
+    "deepseek_vit_412m": 126,
+    "deit3_small_patch16_224": 224,
+    "deit_tiny_patch16_224": 224,
+    "densenet121": 64,
+    "dla34": 64,
+    "dla46x_c": 64,
+    "dpn48b": 64,
+    "eca_nfnet_l0": 64,
+    "ecaresnet26t": 64,
+    "edgenext_xx_small": 64,
+    "efficientformer_l1": 224,
+    "efficientformerv2_s0": 224,
+    "efficientnet_lite0": 64,
+    "efficientvim_m1": 64,
+    "efficientvit_b0": 64,
+    "efficientvit_m0": 64,
+    "ese_vovnet19b_slim_dw": 64,
+    "eva02_small_patch14_224": 224,
+    "eva02_tiny_patch14_224": 224,
+    "fasternet_t0": 64,
+    "fastvit_t8": 64,
+    "fbnetc_100": 64,
+    "focalnet_tiny_srf": 64,
+    "gcvit_xxtiny": 224,
+    "gemma4_vit_167m": 32,
+    "gernet_s": 64,
+    "ghostnet_050": 64,
+    "gmlp_s16_224": 224,
+    "gmlp_ti16_224": 224,
+    "halonet26t": 256,
+    "halonet_h1": 256,
+    "hardcorenas_b": 64,
+    "hgnetv2_b0": 64,
+    "hiera_tiny_224": 224,
+    "hrnet_w18_small": 64,
+    "hrnet_w18_small_v2": 64,
+    "iformer_t": 64,
+    "inception_next_atto": 64,
+    "inception_resnet_v2": 96,
+    "inception_v3": 96,
+    "inception_v4": 96,
+    "lambda_resnet26t": 64,
+    "lcnet_035": 64,
+    "lcnetv2_small": 64,
+    "legacy_seresnet18": 64,
+    "legacy_xception": 64,
+    "levit_128s": 224,
+    "levit_conv_128s": 224,
+    "lowformer_b0": 64,
+    "maxvit_rmlp_pico_rw_256": 256,
+    "mixer_s32_224": 224,
+    "mixnet_s": 64,
+    "mnasnet_small": 64,
+    "mobilenet_edgetpu_100": 64,
+    "mobilenetv2_035": 64,
+    "mobilenetv3_rw": 64,
+    "mobilenetv3_small_050": 64,
+    "mobilenetv4_conv_small_050": 64,
+    "mobilenetv5_base": 32,
+    "mobileone_s0": 64,
+    "mobilevit_xxs": 64,
+    "mobilevitv2_050": 64,
+    "mvitv2_tiny": 64,
+    "naflexvit_so150m2_patch16_reg1_gap": 32,
+    "nasnetalarge": 32,
+    "nest_tiny": 224,
+    "nextvit_small": 64,
+    "nf_resnet26": 64,
+    "pit_ti_224": 224,
+    "pnasnet5large": 32,
+    "poolformer_s12": 64,
+    "poolformerv2_s12": 64,
+    "pvt_v2_b0": 64,
+    "qwen3_vit_88m": 32,
+    "rdnet_tiny": 64,
+    "regnetx_002": 64,
+    "regnety_002": 64,
+    "regnetz_005": 64,
+    "repghostnet_050": 64,
+    "repvgg_a0": 64,
+    "repvit_m0_9": 64,
+    "repvit_m1": 64,
+    "res2net50_26w_4s": 64,
+    "res2next50": 64,
+    "resmlp_12_224": 224,
+    "resnest14d": 64,
+    "resnet10t": 64,
+    "resnetv2_18": 64,
+    "resnetv2_50x1_bit": 64,
+    "rexnet_100": 64,
+    "sam2_hiera_tiny": 64,
+    "samvit_base_patch16_224": 32,
+    "sebotnet33ts_256": 256,
+    "sehalonet33ts": 256,
+    "selecsls42": 64,
+    "sequencer2d_s": 64,
+    "seresnet18": 64,
+    "seresnext26d_32x4d": 64,
+    "shvit_s1": 64,
+    "skresnet18": 64,
+    "starnet_s050": 64,
+    "swiftformer_xs": 64,
+    "swin_tiny_patch4_window7_224": 224,
+    "swinv2_cr_tiny_224": 224,
+    "swinv2_tiny_window8_256": 256,
+    "test_byobnet": 64,
+    "test_coatnet": 160,
+    "test_convnext": 64,
+    "test_efficientnet": 64,
+    "test_mambaout": 64,
+    "test_maxvit": 160,
+    "test_nfnet": 64,
+    "test_resnet": 64,
+    "test_vit": 64,
+    "test_vit2": 64,
+    "test_vit3": 160,
+    "test_vit4": 64,
+    "test_vit_relpos": 160,
+    "tf_efficientnet_b0": 64,
+    "tf_mobilenetv3_small_minimal_100": 64,
+    "tiny_vit_5m_224": 64,
+    "tinynet_e": 64,
+    "tnt_s_legacy_patch16_224": 224,
+    "tresnet_m": 64,
+    "twins_svt_small": 64,
+    "vgg11": 32,
+    "visformer_tiny": 224,
+    "vit_pwee_patch16_reg1_gap_256": 256,
+    "vit_relpos_small_patch16_224": 224,
+    "vit_small_patch16_224": 224,
+    "vit_srelpos_small_patch16_224": 224,
+    "vit_tiny_patch16_224": 224,
+    "vit_tiny_patch16_dinov3_qkvb": 64,
+    "vit_tiny_r_s16_p8_224": 224,
+    "vit_wee_patch16_reg1_gap_256": 256,
+    "vitamin_small_224": 224,
+    "volo_d1_224": 224,
+    "xception41p": 64,
+    "xcit_nano_12_p16_224": 64,
+    "xcit_nano_12_p8_224": 64,
 }
-
-
-Text = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -292,11 +451,13 @@ class Tiny:
         model: the name of its class.
         build_inputs: as for :class:`Specimen`.
         config: the arguments of its configuration.
+        has_input_gradients: as for :class:`Specimen`.
     """
 
     model: str
     build_inputs: Callable[[int, bool], Inputs]
     config: Mapping[str, Any]
+    has_input_gradients: bool = True
 
     def build_model(self) -> nn.Module:
         """Return the model with random weights."""
@@ -311,7 +472,7 @@ def _transformers() -> Iterator[Specimen]:
 
     transformers.logging.set_verbosity_error()
     for name, tiny in TRANSFORMERS.items():
-        yield Specimen(f"hf/{name}", tiny.build_model, tiny.build_inputs)
+        yield Specimen(f"hf/{name}", tiny.build_model, tiny.build_inputs, tiny.has_input_gradients)
 
 
 _NUM_TOKENS = 99
@@ -325,7 +486,9 @@ def _mask(index: int, batch: int, length: int) -> torch.Tensor:
     return mask
 
 
-def _tokens(length: int = 8, *, has_mask: bool = True, **extra: Any) -> Callable[[int, bool], Inputs]:
+def _tokens(
+    length: int = 8, *, has_mask: bool = True, **extra: Any
+) -> Callable[[int, bool], Inputs]:
     def build(index: int, is_training: bool) -> Inputs:
         kwargs: dict[str, Any] = {"input_ids": torch.randint(3, _NUM_TOKENS, (2, length))}
         if has_mask:
@@ -471,8 +634,14 @@ TRANSFORMERS: dict[str, Tiny] = {
     "audio_spectrogram": Tiny(
         "ASTModel",
         lambda index, is_training: ((), {"input_values": torch.randn(2, 24, 16)}),
-        {**_VIT, "patch_size": 4, "max_length": 24, "num_mel_bins": 16,
-         "frequency_stride": 4, "time_stride": 4},
+        {
+            **_VIT,
+            "patch_size": 4,
+            "max_length": 24,
+            "num_mel_bins": 16,
+            "frequency_stride": 4,
+            "time_stride": 4,
+        },
     ),
     "bart": Tiny("BartModel", _token_pairs(), _BART),
     "beit": Tiny("BeitModel", _pixels(), {**_VIT, "use_relative_position_bias": True}),
@@ -483,7 +652,13 @@ TRANSFORMERS: dict[str, Tiny] = {
     "bloom": Tiny(
         "BloomModel",
         _tokens(),
-        {"vocab_size": _NUM_TOKENS, "hidden_size": 32, "n_layer": 2, "n_head": 4, "pad_token_id": 1},
+        {
+            "vocab_size": _NUM_TOKENS,
+            "hidden_size": 32,
+            "n_layer": 2,
+            "n_head": 4,
+            "pad_token_id": 1,
+        },
     ),
     "blip_vision": Tiny("BlipVisionModel", _pixels(), _CLIP_VISION),
     "camembert": Tiny("CamembertModel", _tokens(), _BERT),
@@ -509,13 +684,19 @@ TRANSFORMERS: dict[str, Tiny] = {
     "ctrl": Tiny(
         "CTRLModel",
         _tokens(),
-        {"vocab_size": _NUM_TOKENS, "n_embd": 32, "n_layer": 2, "n_head": 4, "dff": 37,
-         "n_positions": 64},
+        {
+            "vocab_size": _NUM_TOKENS,
+            "n_embd": 32,
+            "n_layer": 2,
+            "n_head": 4,
+            "dff": 37,
+            "n_positions": 64,
+        },
     ),
     "cvt": Tiny(
         "CvtModel",
         _pixels(),
-        {"embed_dim": [16, 32, 32], "num_heads": [1, 2, 2], "depth": [1, 1, 1]},
+        {"embed_dim": [16, 32, 32], "num_heads": [1, 2, 2], "depth": [1, 2, 3]},
     ),
     "data2vec_text": Tiny("Data2VecTextModel", _tokens(), _BERT),
     "deberta": Tiny(
@@ -534,14 +715,25 @@ TRANSFORMERS: dict[str, Tiny] = {
     "distilbert": Tiny(
         "DistilBertModel",
         _tokens(),
-        {"vocab_size": _NUM_TOKENS, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 37,
-         "max_position_embeddings": 64},
+        {
+            "vocab_size": _NUM_TOKENS,
+            "dim": 32,
+            "n_layers": 2,
+            "n_heads": 4,
+            "hidden_dim": 37,
+            "max_position_embeddings": 64,
+        },
     ),
     "dpt": Tiny(
         "DPTForDepthEstimation",
         _pixels(),
-        {**_VIT, "num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3],
-         "neck_hidden_sizes": [8, 8, 16, 16], "fusion_hidden_size": 16},
+        {
+            **_VIT,
+            "num_hidden_layers": 4,
+            "backbone_out_indices": [0, 1, 2, 3],
+            "neck_hidden_sizes": [8, 8, 16, 16],
+            "fusion_hidden_size": 16,
+        },
     ),
     "electra": Tiny("ElectraModel", _tokens(), {**_BERT, "embedding_size": 16}),
     "ernie": Tiny("ErnieModel", _tokens(), _BERT),
@@ -549,37 +741,69 @@ TRANSFORMERS: dict[str, Tiny] = {
     "falcon": Tiny(
         "FalconModel",
         _tokens(),
-        {"vocab_size": _NUM_TOKENS, "hidden_size": 32, "num_hidden_layers": 2,
-         "num_attention_heads": 4, "pad_token_id": 1},
+        {
+            "vocab_size": _NUM_TOKENS,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "pad_token_id": 1,
+        },
     ),
     "flaubert": Tiny(
         "FlaubertModel",
         _tokens(),
-        {"vocab_size": _NUM_TOKENS, "emb_dim": 32, "n_layers": 2, "n_heads": 4,
-         "max_position_embeddings": 64},
+        {
+            "vocab_size": _NUM_TOKENS,
+            "emb_dim": 32,
+            "n_layers": 2,
+            "n_heads": 4,
+            "max_position_embeddings": 64,
+        },
     ),
     "flava_text": Tiny("FlavaTextModel", _tokens(), _BERT),
     "fnet": Tiny("FNetModel", _tokens(has_mask=False), _BERT),
     "focalnet": Tiny(
         "FocalNetModel",
         _pixels(),
-        {"image_size": 32, "patch_size": 2, "embed_dim": 16, "depths": [1, 1],
-         "focal_levels": [2, 2], "focal_windows": [3, 3], "hidden_sizes": [16, 32]},
+        {
+            "image_size": 32,
+            "patch_size": 2,
+            "embed_dim": 16,
+            "depths": [1, 1],
+            "focal_levels": [2, 2],
+            "focal_windows": [3, 3],
+            "hidden_sizes": [16, 32],
+        },
     ),
     "funnel": Tiny(
         "FunnelModel",
         _tokens(),
-        {"vocab_size": _NUM_TOKENS, "block_sizes": [1, 1], "d_model": 32, "n_head": 4, "d_head": 8,
-         "d_inner": 37, "num_decoder_layers": 1},
+        {
+            "vocab_size": _NUM_TOKENS,
+            "block_sizes": [1, 1],
+            "d_model": 32,
+            "n_head": 4,
+            "d_head": 8,
+            "d_inner": 37,
+            "num_decoder_layers": 1,
+        },
     ),
     "gemma": Tiny("GemmaModel", _tokens(), _HEADED),
     "gemma2": Tiny("Gemma2Model", _tokens(), _HEADED),
     "glpn": Tiny(
         "GLPNModel",
         _pixels(64),
-        {"num_encoder_blocks": 2, "depths": [1, 1], "sr_ratios": [2, 1], "hidden_sizes": [16, 32],
-         "num_attention_heads": [1, 2], "patch_sizes": [7, 3], "strides": [4, 2],
-         "mlp_ratios": [2, 2], "decoder_hidden_size": 16},
+        {
+            "num_encoder_blocks": 2,
+            "depths": [1, 1],
+            "sr_ratios": [2, 1],
+            "hidden_sizes": [16, 32],
+            "num_attention_heads": [1, 2],
+            "patch_sizes": [7, 3],
+            "strides": [4, 2],
+            "mlp_ratios": [2, 2],
+            "decoder_hidden_size": 16,
+        },
     ),
     "gpt2": Tiny("GPT2Model", _tokens(), _GPT),
     "gpt2_lm_head": Tiny("GPT2LMHeadModel", _tokens(), _GPT),
@@ -587,28 +811,45 @@ TRANSFORMERS: dict[str, Tiny] = {
     "gpt_neo": Tiny(
         "GPTNeoModel",
         _tokens(),
-        {"vocab_size": _NUM_TOKENS, "hidden_size": 32, "num_layers": 2, "num_heads": 4,
-         "attention_types": [[["global", "local"], 1]], "window_size": 4,
-         "max_position_embeddings": 64},
+        {
+            "vocab_size": _NUM_TOKENS,
+            "hidden_size": 32,
+            "num_layers": 2,
+            "num_heads": 4,
+            "attention_types": [[["global", "local"], 1]],
+            "window_size": 4,
+            "max_position_embeddings": 64,
+        },
     ),
     "gpt_neox": Tiny("GPTNeoXModel", _tokens(), _BERT),
     "gptj": Tiny("GPTJModel", _tokens(), {**_GPT, "rotary_dim": 4}),
     "granite": Tiny("GraniteModel", _tokens(), _LLAMA),
     "groupvit_text": Tiny("GroupViTTextModel", _tokens(), _CLIP_TEXT),
-    "hubert": Tiny("HubertModel", _waves(400), _WAVE),
+    "hubert": Tiny("HubertModel", _waves(400), _WAVE, has_input_gradients=False),
     "ibert": Tiny("IBertModel", _tokens(), _BERT),
-    "layoutlm": Tiny("LayoutLMModel", _tokens_with_boxes, {**_BERT, "max_2d_position_embeddings": 64}),
+    "layoutlm": Tiny(
+        "LayoutLMModel", _tokens_with_boxes, {**_BERT, "max_2d_position_embeddings": 64}
+    ),
     "led": Tiny(
         "LEDModel",
         _token_pairs(16),
-        {**_BART, "attention_window": 4, "max_encoder_position_embeddings": 64,
-         "max_decoder_position_embeddings": 64},
+        {
+            **_BART,
+            "attention_window": 4,
+            "max_encoder_position_embeddings": 64,
+            "max_decoder_position_embeddings": 64,
+        },
     ),
     "levit": Tiny(
         "LevitModel",
         _pixels(64),
-        {"image_size": 64, "hidden_sizes": [16, 32, 32], "num_attention_heads": [2, 2, 2],
-         "depths": [1, 1, 1], "key_dim": [8, 8, 8]},
+        {
+            "image_size": 64,
+            "hidden_sizes": [16, 32, 32],
+            "num_attention_heads": [2, 2, 2],
+            "depths": [1, 1, 1],
+            "key_dim": [8, 8, 8],
+        },
     ),
     "llama": Tiny("LlamaModel", _tokens(), _LLAMA),
     "llama_for_causal_lm": Tiny("LlamaForCausalLM", _tokens(), _LLAMA),
@@ -616,8 +857,13 @@ TRANSFORMERS: dict[str, Tiny] = {
     "mamba": Tiny(
         "MambaModel",
         _tokens(has_mask=False),
-        {"vocab_size": _NUM_TOKENS, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 8,
-         "time_step_rank": 4},
+        {
+            "vocab_size": _NUM_TOKENS,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "state_size": 8,
+            "time_step_rank": 4,
+        },
     ),
     "marian": Tiny("MarianModel", _token_pairs(), _BART),
     "mbart": Tiny("MBartModel", _token_pairs(), _BART),
@@ -635,8 +881,12 @@ TRANSFORMERS: dict[str, Tiny] = {
     "mobilevit": Tiny(
         "MobileViTModel",
         _pixels(64),
-        {"image_size": 64, "hidden_sizes": [16, 16, 16], "neck_hidden_sizes": [8, 8, 8, 8, 8, 8, 16],
-         "num_attention_heads": 2},
+        {
+            "image_size": 64,
+            "hidden_sizes": [16, 16, 16],
+            "neck_hidden_sizes": [8, 8, 8, 8, 8, 8, 16],
+            "num_attention_heads": 2,
+        },
     ),
     "mpnet": Tiny("MPNetModel", _tokens(), _BERT),
     "mpt": Tiny(
@@ -647,15 +897,22 @@ TRANSFORMERS: dict[str, Tiny] = {
     "nystromformer": Tiny(
         "NystromformerModel",
         _tokens(16),
-        {**_BERT, "num_landmarks": 4, "segment_means_seq_len": 16, "conv_kernel_size": 5},
+        {**_BERT, "num_landmarks": 16, "segment_means_seq_len": 16, "conv_kernel_size": 5},
     ),
     "olmo": Tiny("OlmoModel", _tokens(), _LLAMA),
     "opt": Tiny(
         "OPTModel",
         _tokens(),
-        {"vocab_size": _NUM_TOKENS, "hidden_size": 32, "num_hidden_layers": 2, "ffn_dim": 37,
-         "num_attention_heads": 4, "max_position_embeddings": 64, "word_embed_proj_dim": 32,
-         "pad_token_id": 1},
+        {
+            "vocab_size": _NUM_TOKENS,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "ffn_dim": 37,
+            "num_attention_heads": 4,
+            "max_position_embeddings": 64,
+            "word_embed_proj_dim": 32,
+            "pad_token_id": 1,
+        },
     ),
     "pegasus": Tiny("PegasusModel", _token_pairs(), _BART),
     "phi": Tiny("PhiModel", _tokens(), _BERT),
@@ -668,19 +925,29 @@ TRANSFORMERS: dict[str, Tiny] = {
     "pvt": Tiny(
         "PvtModel",
         _pixels(64),
-        {"image_size": 64, "hidden_sizes": [8, 16, 16, 16], "depths": [1, 1, 1, 1],
-         "num_attention_heads": [1, 2, 2, 2]},
+        {
+            "image_size": 64,
+            "hidden_sizes": [8, 16, 16, 16],
+            "depths": [1, 1, 1, 1],
+            "num_attention_heads": [1, 2, 2, 2],
+        },
     ),
     "qwen2": Tiny("Qwen2Model", _tokens(), _LLAMA),
     "qwen3": Tiny("Qwen3Model", _tokens(), _HEADED),
     "regnet": Tiny(
         "RegNetModel",
         _pixels(),
-        {"embedding_size": 8, "hidden_sizes": [8, 16, 16, 16], "depths": [1, 1, 1, 1],
-         "groups_width": 8},
+        {
+            "embedding_size": 8,
+            "hidden_sizes": [8, 16, 16, 16],
+            "depths": [1, 1, 1, 1],
+            "groups_width": 8,
+        },
     ),
     "rembert": Tiny(
-        "RemBertModel", _tokens(), {**_BERT, "input_embedding_size": 16, "output_embedding_size": 16}
+        "RemBertModel",
+        _tokens(),
+        {**_BERT, "input_embedding_size": 16, "output_embedding_size": 16},
     ),
     "resnet": Tiny("ResNetModel", _pixels(), _RESNET),
     "roberta": Tiny("RobertaModel", _tokens(), _BERT),
@@ -688,15 +955,26 @@ TRANSFORMERS: dict[str, Tiny] = {
     "rwkv": Tiny(
         "RwkvModel",
         _tokens(has_mask=False),
-        {"vocab_size": _NUM_TOKENS, "hidden_size": 32, "num_hidden_layers": 2,
-         "attention_hidden_size": 32},
+        {
+            "vocab_size": _NUM_TOKENS,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "attention_hidden_size": 32,
+        },
     ),
     "segformer": Tiny(
         "SegformerModel",
         _pixels(64),
-        {"num_encoder_blocks": 2, "depths": [1, 1], "sr_ratios": [2, 1], "hidden_sizes": [16, 32],
-         "num_attention_heads": [1, 2], "patch_sizes": [7, 3], "strides": [4, 2],
-         "mlp_ratios": [2, 2]},
+        {
+            "num_encoder_blocks": 2,
+            "depths": [1, 1],
+            "sr_ratios": [2, 1],
+            "hidden_sizes": [16, 32],
+            "num_attention_heads": [1, 2],
+            "patch_sizes": [7, 3],
+            "strides": [4, 2],
+            "mlp_ratios": [2, 2],
+        },
     ),
     "siglip_vision": Tiny("SiglipVisionModel", _pixels(), _VIT),
     "splinter": Tiny("SplinterModel", _tokens(), _BERT),
@@ -716,14 +994,12 @@ TRANSFORMERS: dict[str, Tiny] = {
     ),
     "t5": Tiny("T5Model", _token_pairs(), _T5),
     "timesformer": Tiny("TimesformerModel", _patches, {**_VIT, "num_frames": 4}),
-    "unispeech": Tiny("UniSpeechModel", _waves(400), _WAVE),
-    "videomae": Tiny(
-        "VideoMAEModel", _patches, {**_VIT, "num_frames": 4, "tubelet_size": 2}
-    ),
+    "unispeech": Tiny("UniSpeechModel", _waves(400), _WAVE, has_input_gradients=False),
+    "videomae": Tiny("VideoMAEModel", _patches, {**_VIT, "num_frames": 4, "tubelet_size": 2}),
     "vit": Tiny("ViTModel", _pixels(), _VIT),
     "vit_mae": Tiny("ViTMAEModel", _pixels(), {**_VIT, "decoder_hidden_size": 16}),
-    "wav2vec2": Tiny("Wav2Vec2Model", _waves(400), _WAVE),
-    "wavlm": Tiny("WavLMModel", _waves(400), _WAVE),
+    "wav2vec2": Tiny("Wav2Vec2Model", _waves(400), _WAVE, has_input_gradients=False),
+    "wavlm": Tiny("WavLMModel", _waves(400), _WAVE, has_input_gradients=False),
     "whisper": Tiny(
         "WhisperModel",
         _spectra,
@@ -732,14 +1008,25 @@ TRANSFORMERS: dict[str, Tiny] = {
     "xglm": Tiny(
         "XGLMModel",
         _tokens(),
-        {"vocab_size": _NUM_TOKENS, "d_model": 32, "ffn_dim": 37, "num_layers": 2,
-         "attention_heads": 4, "max_position_embeddings": 64},
+        {
+            "vocab_size": _NUM_TOKENS,
+            "d_model": 32,
+            "ffn_dim": 37,
+            "num_layers": 2,
+            "attention_heads": 4,
+            "max_position_embeddings": 64,
+        },
     ),
     "xlm": Tiny(
         "XLMModel",
         _tokens(),
-        {"vocab_size": _NUM_TOKENS, "emb_dim": 32, "n_layers": 2, "n_heads": 4,
-         "max_position_embeddings": 64},
+        {
+            "vocab_size": _NUM_TOKENS,
+            "emb_dim": 32,
+            "n_layers": 2,
+            "n_heads": 4,
+            "max_position_embeddings": 64,
+        },
     ),
     "xlm_roberta": Tiny("XLMRobertaModel", _tokens(), _BERT),
     "xlnet": Tiny(
@@ -747,5 +1034,7 @@ TRANSFORMERS: dict[str, Tiny] = {
         _tokens(),
         {"vocab_size": _NUM_TOKENS, "d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 37},
     ),
-    "yolos": Tiny("YolosModel", _pixels(), {**_VIT, "image_size": [32, 32], "num_detection_tokens": 5}),
+    "yolos": Tiny(
+        "YolosModel", _pixels(), {**_VIT, "image_size": [32, 32], "num_detection_tokens": 5}
+    ),
 }

@@ -205,7 +205,7 @@ class FrameRuns:
                     holder = holder_for(type(module))
                     self._graphs[key] = Graphs(module, path, holder, self.clock, self._openness)
                 graphs = self._graphs[key]
-                graphs.model = module
+                graphs.set_model(module)
             member = self._members[id(module)] = Member(module, path, graphs)
             return member
 

@@ -7,6 +7,7 @@ import functools
 import gc
 import inspect
 import threading
+import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -128,7 +129,7 @@ class Graphs:
     def __init__(
         self, model: nn.Module, path: str, holder: type[nn.Module], clock: Clock, openness: Openness
     ) -> None:
-        self.model = model
+        self.set_model(model)
         self.path = path
         self.variants: list[Variant] = []
         self.closed: list[ClosedFrame] = []
@@ -142,6 +143,18 @@ class Graphs:
         self._closed_calls: dict[Hashable, ClosedFrame] = {}
         self._num_failures: dict[bool, int] = {}
         self._lock = threading.RLock()
+
+    @property
+    def model(self) -> nn.Module:
+        """The module, as long as someone else holds it."""
+        model = self._model()
+        assert model is not None
+        return model
+
+    def set_model(self, model: nn.Module) -> None:
+        """Make ``model``, which stands in the place of the one before, the module."""
+        # Weak, so that a module that was replaced is let go.
+        self._model = weakref.ref(model)
 
     @property
     def forward(self) -> Callable[..., Any]:

@@ -1,10 +1,14 @@
-"""What a capture opens, what it refuses to open, and that it leaves everything as it was."""
+"""What a capture opens, what stays closed, and that it leaves everything as it was."""
 
 import collections
 import copy
 import functools
+import gc
+import inspect
+import linecache
 import logging
 import random
+import re
 import sys
 import threading
 import warnings
@@ -14,8 +18,11 @@ import pytest
 import torch
 import torch.utils.checkpoint
 from torch import nn
+from twins import effects_of_calls, picture
 
+import fx_instrument
 from fx_instrument import CaptureError, instrument
+from fx_instrument.capture import capture
 
 GLOBAL_LIST = []
 GLOBAL_COUNT = 0
@@ -352,25 +359,59 @@ UNSOUND = {
     UsesText: "text of a traced value",
     UsesHash: "hashes a traced value",
     SetsTensorAttribute: "sets the attribute 'tag' of a traced value",
-    DataDependent: "control flow",
+    DataDependent: "branches on a tensor's value",
     Generator: "a generator function",
     OtherModel: "calls a Linear that is not a submodule",
     ReadsValue: "reads the value of a tensor",
 }
 
 
+# What the globals of this module and the defaults of its functions hold is shared by twins.
+DEFAULTS = copy.deepcopy(MutableDefault.forward.__defaults__)
+
+
+def reset_globals():
+    global GLOBAL_COUNT
+    GLOBAL_COUNT = 0
+    GLOBAL_LIST.clear()
+    MutableDefault.forward.__defaults__ = copy.deepcopy(DEFAULTS)
+
+
+@pytest.fixture(autouse=True)
+def fresh_globals():
+    reset_globals()
+    yield
+    reset_globals()
+
+
+def effects_of(model, x, capsys):
+    """Return what calls of ``model`` do, to the globals and the output of the program, too."""
+    reset_globals()
+    calls = effects_of_calls(model, lambda: (x.clone().requires_grad_(x.requires_grad),))
+    defaults = MutableDefault.forward.__defaults__
+    return calls, picture([GLOBAL_LIST, GLOBAL_COUNT, defaults]), capsys.readouterr()
+
+
 @pytest.mark.parametrize("cls", UNSOUND)
-def test_what_a_graph_would_lose_is_refused(cls, capsys):
+def test_capturing_what_a_graph_would_lose_leaves_it_closed_and_everything_as_it_was(cls, capsys):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Identity(), cls())
     attributes = {path: copy.copy(vars(module)) for path, module in model.named_modules()}
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
     defaults = copy.copy(cls.forward.__defaults__)
 
+    found = capture(model)
     with pytest.raises(CaptureError, match=UNSOUND[cls]) as caught:
-        instrument(model)
+        capture(model[1])
 
-    assert str(caught.value).startswith(f"cannot open module '1' ({cls.__name__})")
+    assert str(caught.value).startswith(f"cannot open the model ({cls.__name__})")
+    assert caught.value.closed == found.closed["1"]._replace(module="")
+    assert [*found.closed] == ["1"]
+    assert [(node.op, node.target) for node in found.graph.nodes][1:3] == [
+        ("call_module", "0"),
+        ("call_module", "1"),
+    ]
+    found.graph.lint()
     assert {path: vars(module) for path, module in model.named_modules()} == attributes
     assert torch.equal(states[0], torch.get_rng_state())
     assert states[1:] == (random.getstate(), np.random.get_state()[1].tolist())
@@ -385,13 +426,121 @@ def test_what_a_graph_would_lose_is_refused(cls, capsys):
     assert capsys.readouterr().out == ""
 
 
+def nested(cls, depth):
+    torch.manual_seed(0)
+    model = cls()
+    for _ in range(depth):
+        model = nn.Sequential(nn.Linear(3, 3), model)
+    return model
+
+
+@pytest.mark.parametrize(("depth", "requires_grad"), [(0, True), (0, False), (1, True), (2, False)])
+@pytest.mark.parametrize("cls", UNSOUND)
+def test_what_a_graph_would_lose_stays_closed_and_does_what_it_does(
+    cls, depth, requires_grad, capsys
+):
+    x = torch.ones(3, requires_grad=requires_grad)
+    expected = effects_of(nested(cls, depth), x, capsys)
+    timed = instrument(nested(cls, depth))
+    assert effects_of(timed, x, capsys) == expected
+
+    (closed,) = [c for c in fx_instrument.report(timed).closed if c.class_name == cls.__name__]
+    assert closed.module == ".".join("1" * depth)
+    assert re.search(UNSOUND[cls], f'{closed.reason} (File "{closed.file}", line {closed.line})')
+    assert closed.advice
+    report = fx_instrument.report(timed)
+    assert report.num_runs == 3
+    assert report.node_ns.sum(axis=1).tolist() == report.total_ns.tolist()
+
+
+@pytest.mark.parametrize("cls", UNSOUND)
+def test_the_place_that_closes_a_forward_is_one_of_the_users(cls):
+    lines, first = inspect.getsourcelines(cls)
+    timed = instrument(nn.Sequential(cls()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        timed(torch.ones(3))
+    (closed,) = timed.report().closed
+    assert closed.file == __file__
+    if cls is AsksDispatch:
+        return
+    assert first <= closed.line < first + len(lines)
+
+
+# A part of the line that closes each.
+PLACES = {
+    GlobalCount: "GLOBAL_COUNT += 1",
+    WithBlock: "with torch.no_grad():",
+    WithBlockInHelper: "with torch.no_grad():",
+    ChangesGradMode: "torch.set_grad_enabled(False)",
+    TryBlock: "x.no_such_method()",
+    CustomFunction: "Square.apply(x)",
+    Checkpointed: "checkpoint.checkpoint(",
+    PythonRandom: "random.random()",
+    Reseeds: "torch.manual_seed(0)",
+    Prints: 'print("called")',
+    Logs: '.warning("called")',
+    Warns: "warnings.warn(",
+    WritesFile: "sys.stdout.write(",
+    AsksIsinstance: "isinstance(x",
+    AsksIsinstanceInHelper: "isinstance(x",
+    AsksIsTensor: "torch.is_tensor(x)",
+    AsksType: "type(x) ==",
+    AsksClass: "x.__class__ is",
+    AsksHasattr: "hasattr(x",
+    AsksGetattr: "getattr(x",
+    AsksMatch: "case torch.Tensor():",
+    AsksDispatch: "dispatched(x)",
+    DataDependent: "x.sum() > 0",
+    Generator: "def parts",
+}
+
+
+@pytest.mark.parametrize("cls", PLACES)
+def test_the_line_that_closes_a_forward_is_named(cls):
+    with pytest.raises(CaptureError) as caught:
+        capture(cls())
+    assert PLACES[cls] in linecache.getline(caught.value.closed.file, caught.value.closed.line)
+    assert f'File "{__file__}", line {caught.value.closed.line})' in str(caught.value)
+
+
+# Words of the advice that tell what to do.
+ADVICE = {
+    SelfAssignment: "return the value, or keep it in a buffer",
+    CachedInDict: "return the value",
+    WithBlock: "move the block out of the forward",
+    TryBlock: "test for the case before",
+    CustomFunction: "write it with torch operators",
+    Checkpointed: "switch checkpointing off",
+    PythonRandom: "draw from torch",
+    NumpyRandom: "draw from torch",
+    AsksIsinstance: "annotate the argument",
+    AsksIsTensor: "annotate the argument",
+    AsksType: r"use isinstance\(\)",
+    DataDependent: r"torch\.where",
+    ReadsValue: "keep to tensor operations",
+}
+
+
+@pytest.mark.parametrize("cls", ADVICE)
+def test_the_advice_fits_the_reason(cls):
+    with pytest.raises(CaptureError, match=f"; .*{ADVICE[cls]}"):
+        capture(cls())
+
+
 @pytest.mark.parametrize("cls", [AsksIdentity, ChangesArgument])
-def test_what_the_arguments_of_a_call_show_is_refused_then(cls):
-    x = torch.ones(3)
-    args = (x, x) if cls is AsksIdentity else ([x],)
+def test_what_the_arguments_of_a_call_show_closes_it_then(cls):
+    def arguments():
+        x = torch.ones(3)
+        return (x, x) if cls is AsksIdentity else ([x],)
+
     with pytest.raises(CaptureError, match=r"`is` test|changes"):
-        instrument(cls())(*args)
-    assert len(args[0]) in (1, 3)
+        capture(cls(), arguments(), {})
+    timed = instrument(cls())
+    assert effects_of_calls(timed, arguments) == effects_of_calls(cls(), arguments)
+    (closed,) = timed.report().closed
+    assert re.search(r"`is` test|changes", closed.reason)
+    assert timed.report().num_runs == 3
 
 
 Point = collections.namedtuple("Point", "x y")
@@ -611,6 +760,31 @@ def test_a_hook_on_all_modules_is_seen():
     finally:
         handle.remove()
     assert [type(module).__name__ for module in seen] == ["Identity", "Sequential", "Sequential"]
+
+
+@pytest.mark.parametrize("look", [instrument, lambda model: capture(model)])
+def test_a_collection_of_garbage_does_not_disturb_a_capture(look):
+    calls = []
+
+    def count(phase, info):
+        global GLOBAL_COUNT
+        GLOBAL_COUNT += 1
+        calls.append(phase)
+
+    threshold = gc.get_threshold()
+    gc.callbacks.append(count)
+    gc.set_threshold(1)
+    try:
+        found = look(LoopOverChildren())
+        assert found.graph is not None
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(count)
+    assert GLOBAL_COUNT == len(calls) > 0
+    found.graph.lint()
+    if isinstance(found, nn.Module):
+        found(torch.ones(3))
+        assert found.report().closed == ()
 
 
 def test_a_profiler_of_the_caller_is_put_back():

@@ -378,10 +378,17 @@ def test_what_is_no_module_is_refused(wrong, message):
 @pytest.mark.filterwarnings(
     "ignore:.*torch.jit:FutureWarning", "ignore:.*torch.jit:DeprecationWarning"
 )
-def test_a_script_module_is_refused():
-    scripted = torch.jit.script(nn.Sequential(nn.ReLU()))
-    with pytest.raises(NotAModuleError, match="ScriptModule RecursiveScriptModule; instrument the"):
-        instrument(scripted)
+def test_a_script_module_is_timed_as_a_whole(x):
+    scripted = torch.jit.script(nn.Sequential(nn.Linear(3, 2), nn.ReLU()))
+    timed = instrument(scripted)
+    assert isinstance(timed, torch.jit.ScriptModule)
+    assert torch.equal(timed(x), scripted(x))
+    assert [*timed.state_dict()] == [*scripted.state_dict()]
+    (row,) = timed.report().rows
+    assert (row.depth, row.calls.tolist()) == (0, [1])
+    (closed,) = timed.report().closed
+    assert closed.reason == "it is compiled or scripted, so that no Python of it runs"
+    assert closed.advice == "time the module that it was made from"
 
 
 @pytest.mark.parametrize("function", [fx_instrument.report, fx_instrument.summary])
@@ -399,16 +406,38 @@ class Gate(nn.Module):
         return -x
 
 
-def test_a_model_that_tracing_cannot_open_is_refused_and_left_as_it_was():
+def test_a_model_that_tracing_cannot_open_is_left_as_it_was_and_its_parts_are_timed():
     model = nn.Sequential(nn.Linear(2, 2), Gate())
     attributes = {path: dict(vars(module)) for path, module in model.named_modules()}
-    with pytest.raises(CaptureError) as caught:
-        instrument(model)
-    assert str(caught.value).startswith("cannot open module '1' (Gate) by symbolic tracing: ")
-    assert f'File "{__file__}", line ' in str(caught.value)
+    timed = instrument(model)
+    for sign in (1, -1, 1):
+        x = torch.full((3, 2), float(sign))
+        assert torch.equal(timed(x), model(x))
     assert type(model) is nn.Sequential
     assert {path: dict(vars(module)) for path, module in model.named_modules()} == attributes
-    assert model(torch.ones(2)).shape == (2,)
+    (closed,) = timed.report().closed
+    assert (closed.module, closed.class_name) == ("1", "Gate")
+    assert (closed.file, closed.line) == (__file__, Gate.forward.__code__.co_firstlineno + 1)
+    assert str(closed) == (
+        f"module '1' (Gate): it branches on a tensor's value or size (File \"{__file__}\", "
+        f"line {closed.line}); {closed.advice}"
+    )
+    assert [row.name for row in timed.report().rows if row.depth == 0] == [
+        "input_1",
+        "_0",
+        "_1",
+        "output",
+    ]
+
+
+def test_the_graph_of_what_cannot_be_opened_is_an_error_and_the_report_is_not():
+    timed = instrument(Gate())
+    timed(torch.ones(2))
+    for ask in (lambda: timed.graph, lambda: timed.code, lambda: timed.graph_module):
+        with pytest.raises(CaptureError, match=r"cannot open the model \(Gate\): it branches"):
+            ask()
+    assert timed.report().num_runs == 1
+    assert timed.runtimes_sec == {}
 
 
 @pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0")

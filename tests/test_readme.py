@@ -23,16 +23,19 @@ def blocks(language: str) -> list[str]:
     return [textwrap.dedent(block) for block in found]
 
 
-def test_library_example_runs_and_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    (example,) = blocks("python")
-    assert len(example.strip().splitlines()) <= 10
+def test_library_examples_run_and_print_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    examples = blocks("python")
     names: dict[str, object] = {}
-    exec(example, names)
-    printed = capsys.readouterr().out
-    assert all(column in printed for column in COLUMNS)
-    report = names["report"]
+    for example in examples:
+        assert len(example.strip().splitlines()) <= 10
+        exec(example, names)
+        printed = capsys.readouterr().out
+        assert all(column in printed for column in COLUMNS)
+    report, profiled = names["report"], names["p"]
     assert isinstance(report, fx_instrument.Report)
     assert (report.node_ns.sum(axis=1) == report.total_ns).all()
+    assert isinstance(profiled, fx_instrument.profile)
+    assert profiled.report().num_runs == 1
 
 
 def test_shown_table_has_the_columns_of_the_real_one() -> None:

@@ -56,7 +56,7 @@ def test_time_of_a_row_is_the_step_between_its_two_readings() -> None:
 def test_time_between_untimed_rows_goes_to_the_timed_ones_in_order() -> None:
     rows = (row("a"), row("x", "placeholder"), row("b"), row("output", "output"))
     has_run = np.ones((1, 4), dtype=np.bool_)
-    recording = Recording(rows, np.array([[1, 3, 8]]), has_run, 0, 0.0)
+    recording = Recording(rows, np.array([[1, 3, 8]]), has_run)
     assert recording.node_ns.tolist() == [[2, 0, 5, 0]]
 
 

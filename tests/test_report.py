@@ -103,9 +103,8 @@ def recording_of(names: str, *runs: list[int], num_aborted: int = 0) -> Recordin
         NodeRow("output", "output", "output", "", False),
     )
     readings_ns = np.array(runs, dtype=np.int64).reshape(-1, len(names) + 1)
-    return Recording(
-        rows, readings_ns, np.ones((len(runs), len(rows)), dtype=np.bool_), num_aborted, 2.0
-    )
+    has_run = np.ones((len(runs), len(rows)), dtype=np.bool_)
+    return Recording(rows, readings_ns, has_run, num_aborted=num_aborted, clock_ns=2.0)
 
 
 @each_model
@@ -235,7 +234,7 @@ def test_table_is_made_in_any_format_of_tabulate() -> None:
 def test_node_called_like_a_number_is_shown_as_its_name(name: str) -> None:
     recording = recording_of("a", [0, 4])
     rows = (NodeRow(name, "call_function", "torch.a", "", True),)
-    report = Report(Recording(rows, recording.readings_ns, np.array([[True]]), 0, 0.0))
+    report = Report(Recording(rows, recording.readings_ns, np.array([[True]])))
     assert table_of(report.summary()) == [["call_function", name, "4e-09", "100"]]
 
 

@@ -5,15 +5,19 @@ import copy
 import dataclasses
 import functools
 import itertools
+import operator
+import re
 
 import numpy as np
 import pytest
 import torch
 from torch import fx, nn
 from torch.nn import functional
+from twins import effects_of_calls, picture
 
 import fx_instrument
 from fx_instrument import CaptureError, TimestampPass, instrument
+from fx_instrument.capture import capture
 
 X = torch.tensor([[1.0, 2.0, 3.0]])
 FIRST, SECOND = torch.ones(3), torch.full((3,), 10.0)
@@ -293,56 +297,104 @@ class ReadsWhatHookKept(nn.Module):
         return self.kept["last"]
 
 
-@pytest.mark.parametrize(
-    "build",
-    [
-        counting,
-        counting_in_a_list,
-        FunctionAttribute,
-        HelperDefault,
-        SlotState,
-        DeepState,
-        ArrayState,
-        IteratorState,
-        CachedFunction,
-        CachedMethod,
-        ClassState,
-        LegacyConstructor,
-        SeedsGenerator,
-        NoneFromModule,
-        NoneFromGrad,
-        ExtendsTuple,
-        AsksForTracer,
-        AsksCallable,
-        hooked_own_call,
-        CallsItself,
-        MakesOwnNew,
-        ReturnsSize,
-        ReturnsOwnList,
-        MakesHalfMade,
-        ParameterCalledInf,
-        Deterministic,
-        DecoratedByAutocast,
-        ReadsDict,
-        ReadsWhatHookKept,
-    ],
-)
-def test_what_a_graph_would_lose_is_refused_and_undone(build):
-    model, twin = build(), build()
-    x = X[None] if build is NoneFromModule else X
-    with pytest.raises(CaptureError, match="cannot open"):
-        instrument(model)
+def reset_globals():
+    helper.calls = 0
+    with_default.__defaults__ = ([0],)
+    cached.cache_clear()
+    CachedMethod.table.cache_clear()
+    if hasattr(Holder, "last"):
+        del Holder.last
+    torch.use_deterministic_algorithms(False)
 
+
+@pytest.fixture(autouse=True)
+def fresh_globals():
+    reset_globals()
+    yield
+    reset_globals()
+
+
+def effects_of(build, wrap=lambda model: model):
+    """Return what calls of the model do, to globals, too; and the model that was called."""
+    reset_globals()
     torch.manual_seed(0)
-    expected = twin(x)
+    model = wrap(build())
+    x = X[None] if build is NoneFromModule else X
+    calls = effects_of_calls(model, lambda: (x.clone(),))
+    shared = [helper.calls, with_default.__defaults__, getattr(Holder, "last", None)]
+    shared += [cached.cache_info(), torch.are_deterministic_algorithms_enabled()]
+    return calls, picture(shared), model
+
+
+CLOSED = {
+    counting: "an assignment to 'count' of an enclosing function",
+    counting_in_a_list: "changes the contents of 'counts'",
+    FunctionAttribute: "changes the contents of 'helper'",
+    HelperDefault: "changes the contents of 'with_default'",
+    SlotState: "changes the contents of 'state'",
+    DeepState: "changes the contents of 'state'",
+    ArrayState: "changes the contents of 'array'",
+    IteratorState: "an iterator, 'numbers'",
+    CachedFunction: r"calls cached\(\), whose results are cached",
+    CachedMethod: r"calls table\(\), whose results are cached",
+    ClassState: "sets the attribute 'last' of Holder",
+    LegacyConstructor: "makes a tensor by other means",
+    SeedsGenerator: r"calls Generator.manual_seed\(\)",
+    NoneFromModule: "tests for None 'weights'",
+    NoneFromGrad: "reads the attribute 'grad' of a traced value",
+    ExtendsTuple: "changes 'lstm' in place, by 'add'",
+    AsksForTracer: r"calls _has_torch_function\(\)",
+    AsksCallable: r"calls callable\(\)",
+    hooked_own_call: "__call__ of its own",
+    CallsItself: "calls itself",
+    MakesOwnNew: "makes a test_soundness.OwnNew",
+    ReturnsSize: "returns a torch.Size",
+    ReturnsOwnList: "returns a list that outlives the call",
+    MakesHalfMade: "makes a HalfMade, a dataclass",
+    ParameterCalledInf: "its parameter 'inf'",
+    Deterministic: "changes a mode of torch",
+    DecoratedByAutocast: "a change of autocast",
+    ReadsDict: "reads the attribute '__dict__'",
+    ReadsWhatHookKept: "raises KeyError: 'last'",
+}
+
+
+@pytest.mark.parametrize("build", CLOSED)
+def test_capturing_what_a_graph_would_lose_is_undone(build):
+    model = build()
+    with pytest.raises(CaptureError, match="cannot open the model"):
+        capture(model)
+
     if build in (FunctionAttribute, HelperDefault):
-        # Both share what they count in: 1 shows that capturing has left nothing there.
-        assert torch.equal(expected, x)
+        # 1 shows that capturing has left nothing in what they count in.
+        assert torch.equal(model(X), X)
     assert type(cached(3)) is torch.Tensor
     assert type(getattr(Holder, "last", X)) is torch.Tensor
     assert getattr(getattr(model, "state", None), "count", 0) == 0
     assert getattr(model, "array", np.zeros(2)).tolist() == [0, 0]
-    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("build", CLOSED)
+def test_what_a_graph_would_lose_runs_as_it_is(build):
+    calls, shared, _ = effects_of(build)
+    timed_calls, timed_shared, timed = effects_of(build, instrument)
+    assert timed_calls == calls
+    assert timed_shared == shared
+    # A model that calls itself has a run for each of these calls.
+    num_runs = 9 if build is CallsItself else 3
+    assert fx_instrument.report(timed).num_runs == num_runs
+
+
+@pytest.mark.parametrize("build", CLOSED)
+def test_what_a_graph_would_lose_is_told_with_its_place(build):
+    _, _, timed = effects_of(build, instrument)
+    (closed,) = fx_instrument.report(timed).closed
+    assert (closed.module, closed.class_name) == ("", type(timed).__name__)
+    assert re.search(CLOSED[build], closed.reason)
+    assert re.match(r"(it|its|tracing it)\b", closed.reason)
+    assert closed.file == (nn.modules.container.__file__ if build is hooked_own_call else __file__)
+    assert closed.line > 0
+    assert closed.advice
 
 
 def assert_same_after(model, change, x=X):
@@ -551,12 +603,20 @@ def test_a_timed_child_is_a_row():
     assert fx_instrument.report(timed).num_runs == 1
 
 
-def test_a_lazy_model_is_refused_until_it_is_initialized():
-    model = nn.LazyLinear(4)
-    with pytest.raises(CaptureError, match="call it once, then instrument it"):
-        instrument(model)
-    expected = model(X)
-    assert torch.equal(instrument(model)(X), expected)
+@pytest.mark.parametrize("wrap", [lambda lazy: lazy, nn.Sequential], ids=["root", "child"])
+def test_a_lazy_model_is_timed_from_its_first_call_on(wrap):
+    model, twin = wrap(nn.LazyLinear(4)), wrap(nn.LazyLinear(4))
+    timed = instrument(model)
+    torch.manual_seed(0)
+    expected = twin(X)
+    torch.manual_seed(0)
+    assert torch.equal(timed(X), expected)
+    assert [type(module) for module in model.modules()] == [*map(type, twin.modules())]
+    assert isinstance(timed, type(twin))
+    assert torch.equal(timed(X), twin(X))
+    assert [*timed.state_dict()] == [*twin.state_dict()]
+    assert fx_instrument.report(timed).num_runs == 2
+    assert fx_instrument.report(timed).closed == ()
 
 
 class TakesNumber(nn.Module):
@@ -568,8 +628,9 @@ class TakesNumber(nn.Module):
 
 def test_example_arguments_stand_for_a_call():
     with pytest.raises(CaptureError):
-        instrument(TakesNumber())
+        instrument(TakesNumber()).graph  # noqa: B018
     timed = instrument(TakesNumber(), X, 3)
+    assert len(timed.graph.find_nodes(op="call_function", target=operator.add)) == 3
     assert torch.equal(timed(X, 3), X + 3)
     assert torch.equal(timed(X, n=2), X + 2)
     assert timed.report().num_runs == 2
@@ -577,14 +638,22 @@ def test_example_arguments_stand_for_a_call():
         instrument(TakesNumber(), X, 3, 4)
 
 
-def test_past_the_limit_of_graphs_calls_run_untimed_with_a_warning():
+def test_past_the_limit_of_graphs_calls_run_as_they_are_and_the_report_says_so():
     timed = instrument(TakesNumber(), X, 0)
     for n in range(64):
         timed(X, n)
-    with pytest.warns(RuntimeWarning, match="needs more than 64 graphs"):
-        assert torch.equal(timed(X, 64), X + 64)
+    assert timed.report().closed == ()
+    assert torch.equal(timed(X, 64), X + 64)
     assert torch.equal(timed(X, 65), X + 65)
-    assert timed.report().num_runs == 64
+    assert torch.equal(timed(X, 3), X + 3)
+    report = timed.report()
+    assert report.num_runs == 67
+    assert len(report.variants) == 64
+    assert [variant.num_runs for variant in report.variants] == [1, 1, 1, 2, *[1] * 60]
+    assert report.variants[7].guard == "n: 7"
+    (closed,) = report.closed
+    assert "needs more than 64 graphs" in closed.reason
+    assert closed.advice == "pass what differs from call to call as tensors"
 
 
 def test_a_plain_tensor_that_a_hook_sets_anew_needs_one_graph():
