@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import operator
 import types
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -97,6 +98,58 @@ def freeze(value: Any, seen: dict[int, Any] | None = None) -> Any:
     return cls, tuple(held)
 
 
+_Contents = list[tuple[Any, tuple[Any, ...]]]
+
+
+def _contents_of(value: Any) -> _Contents | None:
+    """Return each container that :func:`freeze` would look into, and what it holds.
+
+    None where that does not tell all that :func:`freeze` would.
+    """
+    found: dict[int, tuple[Any, tuple[Any, ...]]] = {}
+    classes: dict[type, None] = {}
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if type(value) in _SCALARS or isinstance(value, (float, complex, *_IDENTICAL)):
+            continue
+        if isinstance(value, (np.ndarray, set, functools.partial)) or slots_of(value):
+            return None
+        if isinstance(value, (tuple, frozenset)):
+            waiting += value
+        elif isinstance(value, (list, dict, collections.deque)):
+            if len(value) > _MAX_ITEMS:
+                return None
+            if id(value) not in found:
+                items = _items_of(value)
+                found[id(value)] = value, items
+                waiting += items
+        state = getattr(value, "__dict__", None)
+        if isinstance(state, dict):
+            waiting.append(state)
+            classes |= dict.fromkeys(type(value).__mro__[:-1])
+    for cls in classes:
+        found[id(cls)] = vars(cls), _items_of(vars(cls))
+    return [*found.values()]
+
+
+def _items_of(container: Any) -> tuple[Any, ...]:
+    if isinstance(container, (dict, types.MappingProxyType)):
+        return (*container.keys(), *container.values())
+    return tuple(container)
+
+
+def _is_unchanged(contents: _Contents | None) -> bool:
+    """Whether each container still holds the very objects that it held."""
+    if contents is None:
+        return False
+    for container, items in contents:
+        now = _items_of(container)
+        if len(now) != len(items) or not all(map(operator.is_, now, items)):
+            return False
+    return True
+
+
 def plain_attributes(cls: type) -> list[tuple[str, Any]]:
     """Return the attributes of ``cls``, bases included, that are values rather than functions."""
     return [
@@ -113,6 +166,41 @@ def describe(tensor: torch.Tensor) -> tuple[Any, ...]:
     return (
         tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad
     )  # fmt: skip
+
+
+def differs_from(
+    variable: str, tensor: torch.Tensor, constant: Callable[[Any], str]
+) -> str:
+    """Return an expression: does ``variable`` differ from ``tensor`` in more than values?
+
+    Args:
+        variable: the name of a local variable.
+        tensor: what it is compared with.
+        constant: gives the name under which the expression finds a value.
+    """
+    return (
+        f"type({variable}) is not {constant(type(tensor))}"
+        f" or {variable}.shape != {constant(tensor.shape)}"
+        f" or {variable}.stride() != {constant(tensor.stride())}"
+        f" or {variable}.dtype is not {constant(tensor.dtype)}"
+        f" or {variable}.device != {constant(tensor.device)}"
+        f" or {variable}.requires_grad is not {tensor.requires_grad}"
+        f" or {variable}.layout is not {constant(tensor.layout)}"
+    )
+
+
+# What of a module that is called as it is does not tell what kind of result it gives.
+_UNTOLD = frozenset(vars(nn.Module())) - {"training"}
+
+
+def configuration(module: nn.Module) -> Any:
+    """Return a snapshot of the plain attributes of ``module``, ``training`` included."""
+    return freeze({name: value for name, value in vars(module).items() if name not in _UNTOLD})
+
+
+def _holds_same(attributes: dict[str, Any], values: tuple[Any, ...]) -> bool:
+    """Whether a dict holds those very values, in that order."""
+    return len(attributes) == len(values) and all(map(operator.is_, attributes.values(), values))
 
 
 def forward_of(cls: type) -> Any:
@@ -191,14 +279,19 @@ class Facts:
         self._lines: list[str] = []
         self._namespace: dict[str, Any] = {
             "ambient_state": ambient_state,
+            "configuration": configuration,
             "describe": describe,
             "freeze": freeze,
             "has_children": has_children,
             "has_global_hooks": has_global_hooks,
+            "has_hooks": has_hooks,
             "is_open": _is_open,
+            "is_same": _holds_same,
+            "is_unchanged": _is_unchanged,
         }
         self._variables = {"": "root"}
         self._seen: set[Any] = set()
+        self._unchanged: dict[int, str] = {}
 
     def add_module(self, path: str, module: nn.Module) -> None:
         """The forward of ``module``, found at ``path``, is part of the graph."""
@@ -326,7 +419,51 @@ class Facts:
 
     def add_ambient(self, state: tuple[Any, ...]) -> None:
         """The code asks for torch's modes, which were as ``state`` says."""
-        self._require(f"ambient_state() == {self._constant(state)}", once=True)
+        if "ambient" not in self._seen:
+            self._seen.add("ambient")
+            self._require(f"ambient_state() == {self._constant(state)}")
+
+    def add_tensor(self, expression: str, tensor: torch.Tensor) -> None:
+        """What can be asked of a tensor without reading its values was relied on."""
+        if (key := ("tensor", expression)) in self._seen:
+            return
+        self._seen.add(key)
+        self._lines.append(f"t = {expression}")
+        self._require(differs_from("t", tensor, self._constant), is_negated=True)
+
+    def add_tensor_at(self, path: str, tensor: torch.Tensor) -> None:
+        """The same of the tensor at ``path``."""
+        self.add_tensor(self._value_at(path), tensor)
+
+    def add_constant(self, tensor: torch.Tensor) -> None:
+        """The same of a tensor that is known by what it is."""
+        if ("constant", id(tensor)) not in self._seen:
+            self._seen.add(("constant", id(tensor)))
+            self.add_tensor(self._constant(tensor), tensor)
+
+    def add_leaf(self, path: str, leaf: nn.Module) -> None:
+        """What the module at ``path`` gives, but for values, was relied on."""
+        if ("leaf", path) in self._seen:
+            return
+        self._seen.add(("leaf", path))
+        for name, module in leaf.named_modules(prefix=path):
+            variable, cls = self._module(name), self._constant(type(module))
+            known = self._constant(tuple(vars(module).values()))
+            frozen = self._constant(configuration(module))
+            self._require(
+                f"type({variable}) is {cls} and (is_same({variable}.__dict__, {known})"
+                f" or configuration({variable}) == {frozen})"
+            )
+            self._require(f"not has_hooks({variable})")
+            for members in (module._parameters, module._buffers):
+                for member, tensor in members.items():
+                    if tensor is not None:
+                        self.add_tensor_at(f"{name}.{member}", tensor)
+
+    def add_condition(self, condition: str, **names: Any) -> None:
+        """What ``condition``, an expression of ``names``, says is true."""
+        self._namespace.update(names)
+        self._require(condition, once=True)
 
     def compile(self) -> Callable[[nn.Module], bool]:
         """Return a function that tells whether the facts hold of a given root module.
@@ -346,12 +483,20 @@ class Facts:
         if expression in self._seen:
             return
         self._seen.add(expression)
-        frozen = self._constant(freeze(value))
-        if type(value) in _SCALARS or type(freeze(value)) is _Same:
-            same = self._constant(value)
+        known = freeze(value)
+        frozen, same = self._constant(known), self._constant(value)
+        if type(value) in _SCALARS or type(known) is _Same:
             self._require(f"{expression} is {same} or freeze({expression}) == {frozen}")
-        else:
-            self._require(f"freeze({expression}) == {frozen}")
+            return
+        unchanged = self._unchanged.get(id(value))
+        if unchanged is None:
+            # An object that is found in several places is looked into once a call.
+            unchanged = self._unchanged[id(value)] = f"u{len(self._unchanged)}"
+            contents = self._constant(_contents_of(value))
+            self._lines.append(f"{unchanged} = is_unchanged({contents})")
+        self._require(
+            f"({unchanged} and {expression} is {same}) or freeze({expression}) == {frozen}"
+        )
 
     def _module(self, path: str) -> str:
         """Return the local variable that holds the module at ``path``."""
@@ -371,9 +516,9 @@ class Facts:
         self._namespace[name] = value
         return name
 
-    def _require(self, condition: str, *, once: bool = False) -> None:
+    def _require(self, condition: str, *, once: bool = False, is_negated: bool = False) -> None:
         if once:
             if condition in self._seen:
                 return
             self._seen.add(condition)
-        self._lines.append(f"if not ({condition}): return False")
+        self._lines.append(f"if {'' if is_negated else 'not '}({condition}): return False")

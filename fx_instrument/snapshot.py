@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import collections
+import functools
 import operator
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import fx, nn
 
-__all__ = ["CONTAINERS", "Snapshot", "restore_contents", "slots_of"]
+__all__ = ["CONTAINERS", "Snapshot", "is_same", "restore_contents", "slots_of"]
 
 _LISTS = (list, collections.deque)
 CONTAINERS = (dict, set, *_LISTS)
@@ -98,6 +99,10 @@ class Snapshot:
         """Whether ``tensor`` was there before, outside the members of modules."""
         return id(tensor) in self._tensors
 
+    def tensors(self) -> list[torch.Tensor]:
+        """Return the tensors that were there before, outside the members of modules."""
+        return [*self._tensors.values()]
+
     def holds_object(self, value: Any) -> bool:
         """Whether ``value`` is a container, or stands in one, that was there before."""
         return id(value) in self._containers or any(
@@ -105,48 +110,49 @@ class Snapshot:
             for _, _, _, contents in self._containers.values()
         )
 
+    def changes(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
+        """Yield what has changed: the path of a module, that in words, and how to put it back."""
+        for path, (module, attributes) in self._attributes.items():
+            known = module.__dict__
+            if not is_same(known, attributes):
+                for key in _changed_keys(known, attributes):
+                    put_back = functools.partial(restore_contents, known, attributes)
+                    yield path, f"it sets its attribute {key!r}", put_back
+        for path, name, container, contents in self._containers.values():
+            if not is_same(container, contents):
+                put_back = functools.partial(restore_contents, container, contents)
+                yield path, f"it changes the contents of {name!r}", put_back
+        for path, name, container in self._empty:
+            if container:
+                yield path, f"it changes the contents of {name!r}", container.clear
+        for path, name, array, contents in self._arrays.values():
+            if array.tobytes() != contents.tobytes():
+                put_back = functools.partial(np.copyto, array, contents)
+                yield path, f"it changes the contents of {name!r}", put_back
+        for path, name, holder, slot, value in self._slots.values():
+            if getattr(holder, slot, self) is not value:
+                put_back = functools.partial(setattr, holder, slot, value)
+                yield path, f"it changes the contents of {name!r}", put_back
+        for path, cls, attributes in self._classes.values():
+            for key in _changed_keys(vars(cls), attributes):
+                put_back = functools.partial(delattr, cls, key)
+                if key in attributes:
+                    put_back = functools.partial(setattr, cls, key, attributes[key])
+                yield path, f"it sets the attribute {key!r} of {cls.__name__}", put_back
+        for reason, (get_mode, set_mode) in _MODES.items():
+            if get_mode() != self._modes[reason]:
+                yield "", reason, functools.partial(set_mode, self._modes[reason])
+
     def restore(self) -> tuple[str, str] | None:
         """Put everything back, in the same objects.
 
         Returns:
             The path of a module whose forward had changed something, and what, in words.
         """
-        changes: list[tuple[str, str]] = []
-        for path, (module, attributes) in self._attributes.items():
-            known = module.__dict__
-            if not _is_same(known, attributes):
-                changed = _changed_keys(known, attributes)
-                changes += [(path, f"it sets its attribute {key!r}") for key in changed]
-                known.clear()
-                known.update(attributes)
-        for path, name, container, contents in self._containers.values():
-            if not _is_same(container, contents):
-                changes.append((path, f"it changes the contents of {name!r}"))
-                restore_contents(container, contents)
-        for path, name, container in self._empty:
-            if container:
-                changes.append((path, f"it changes the contents of {name!r}"))
-                container.clear()
-        for path, name, array, contents in self._arrays.values():
-            if array.tobytes() != contents.tobytes():
-                changes.append((path, f"it changes the contents of {name!r}"))
-                array[...] = contents
-        for path, name, holder, slot, value in self._slots.values():
-            if getattr(holder, slot, self) is not value:
-                changes.append((path, f"it changes the contents of {name!r}"))
-                setattr(holder, slot, value)
-        for path, cls, attributes in self._classes.values():
-            for key in _changed_keys(vars(cls), attributes):
-                changes.append((path, f"it sets the attribute {key!r} of {cls.__name__}"))
-                if key in attributes:
-                    setattr(cls, key, attributes[key])
-                else:
-                    delattr(cls, key)
-        for reason, (get_mode, set_mode) in _MODES.items():
-            if get_mode() != self._modes[reason]:
-                changes.append(("", reason))
-                set_mode(self._modes[reason])
-        return changes[0] if changes else None
+        changes = [*self.changes()]
+        for _, _, put_back in changes:
+            put_back()
+        return changes[0][:2] if changes else None
 
 
 def restore_contents(container: Any, contents: Any) -> None:
@@ -181,7 +187,7 @@ def _changed_keys(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str
     return [key for key in keys if now.get(key, missing) is not before.get(key, missing)]
 
 
-def _is_same(container: Any, contents: Any) -> bool:
+def is_same(container: Any, contents: Any) -> bool:
     """Whether a container holds the very objects, in the same order, that ``contents`` does."""
     if len(container) != len(contents):
         return False

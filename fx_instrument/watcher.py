@@ -130,17 +130,22 @@ class CallWatcher:
             for _, container, contents in self._touched.values():
                 restore_contents(container, contents)
             return []
-        self._drop_unreachable()
-        if self._touched:
-            # A proxy that is unpacked leaves its caller's frame in a cycle of references.
-            gc.collect()
-            self._drop_unreachable()
+        self.drop_own_containers()
         changes = []
         for path, container, contents in self._touched.values():
             restore_contents(container, contents)
             kind = type(container).__name__
             changes.append((path, f"it changes a {kind} that outlives the call"))
         return changes
+
+    def drop_own_containers(self) -> None:
+        """Forget the containers that the call, which has come to its end, made itself."""
+        self._builtin_call = (None, None)
+        self._drop_unreachable()
+        if self._touched:
+            # A proxy that is unpacked leaves its caller's frame in a cycle of references.
+            gc.collect()
+            self._drop_unreachable()
 
     def _drop_unreachable(self) -> None:
         """Drop the containers that nothing else refers to: they were the call's own."""
@@ -180,7 +185,7 @@ class CallWatcher:
             elif event == "c_call":
                 self._builtin_call = (frame, function)
                 if origin is user:
-                    if not is_harmless(function):
+                    if not self._is_harmless(function):
                         self._refuse_call(frame, getattr(function, "__qualname__", repr(function)))
                     owner = getattr(function, "__self__", None)
                     if isinstance(owner, CONTAINERS) and function.__name__ in _MUTATORS:
@@ -190,12 +195,17 @@ class CallWatcher:
                 self._builtin_call = (None, None)
                 if event == "return" and origin is user:
                     self._check_none_tests(frame)
-            elif origin is stdlib and not is_harmless_stdlib(code):
+            elif origin is stdlib and not self._is_harmless_stdlib(code):
                 caller = frame.f_back
                 if caller is not None and origins.get(id(caller.f_code)) is user:
                     self._refuse_call(caller, code.co_name)
 
         return observe
+
+    # What a subclass may see otherwise.
+    _reason_against = staticmethod(unsound_reason)
+    _is_harmless = staticmethod(is_harmless)
+    _is_harmless_stdlib = staticmethod(is_harmless_stdlib)
 
     def _refuse_call(self, caller: types.FrameType, name: str) -> NoReturn:
         self._refuse(f"it calls {name}(), which a graph does not keep ({place_in(caller)})")
@@ -204,7 +214,7 @@ class CallWatcher:
         code = frame.f_code
         origin = self._origins[id(code)] = origin_of(code.co_filename)
         self._seen_code.append(code)
-        reason = unsound_reason(code)
+        reason = self._reason_against(code)
         if reason is not None:
             place = "" if origin is Origin.USER else f" ({place_in(frame)})"
             self._refuse(f"it has {reason}{place}")
@@ -225,7 +235,7 @@ class CallWatcher:
         """Note what a piece of the model's code may read, beside attributes of modules."""
         code = frame.f_code
         if asks_for_modes(code):
-            self._facts.add_ambient(ambient_state())
+            self._note_modes()
         self.asks_for_types |= not _TYPE_QUESTIONS.isdisjoint(code.co_names)
         self.tested_attributes |= tested_for_none(code)[1]
         path, module = self._opened()
@@ -234,6 +244,9 @@ class CallWatcher:
             value = frame.f_locals.get(name)
             self._snapshot.keep(path, name, value)
         self._note_globals(code, frame.f_globals)
+
+    def _note_modes(self) -> None:
+        self._facts.add_ambient(ambient_state())
 
     def refuse_cached(self, function: Any) -> None:
         """Refuse a function that keeps its results, which would be traced values."""
