@@ -80,7 +80,8 @@ def freeze(value: Any, seen: dict[int, Any] | None = None) -> Any:
     elif isinstance(value, (set, frozenset)):
         held.append(frozenset(freeze(item, seen) for item in value))
     elif isinstance(value, dict):
-        held += [(freeze(key, seen), freeze(item, seen)) for key, item in value.items()]
+        # Not the items that the object gives, which a subclass may make anew each time.
+        held += [(freeze(key, seen), freeze(item, seen)) for key, item in dict.items(value)]
     elif isinstance(value, np.ndarray):
         held += [value.shape, value.dtype.str, value.tobytes()]
     elif isinstance(value, functools.partial):
@@ -134,7 +135,9 @@ def _contents_of(value: Any) -> _Contents | None:
 
 
 def _items_of(container: Any) -> tuple[Any, ...]:
-    if isinstance(container, (dict, types.MappingProxyType)):
+    if isinstance(container, dict):
+        return (*dict.keys(container), *dict.values(container))
+    if isinstance(container, types.MappingProxyType):
         return (*container.keys(), *container.values())
     return tuple(container)
 

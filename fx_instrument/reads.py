@@ -41,6 +41,7 @@ class ModelReads:
         suspect: notes a reason why no graph can be had.
 
     Attributes:
+        made: the modules that the call itself has made, by id.
         paths: of each module, by its id; the first of several.
         tensors: the path of each parameter and buffer, by its id; the first of several.
         watcher: looks over what the code calls; reads count only while it watches.
@@ -56,6 +57,7 @@ class ModelReads:
     ) -> None:
         self.watcher: CallWatcher
         self.has_called_hooks = False
+        self.made: dict[int, nn.Module] = {}
         self.paths: dict[int, str] = {}
         self.tensors: dict[int, str] = {}
         self._facts = facts
@@ -134,11 +136,20 @@ class ModelReads:
                     self._note_read(module, name, value)
             return value
 
+        init = nn.Module.__init__
+
+        def observe_init(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+            if watcher.is_watching and get_ident() == thread:
+                self.made[id(module)] = module
+            init(module, *args, **kwargs)
+
         previous = vars(nn.Module).get("__getattribute__")
         nn.Module.__getattribute__ = observe  # type: ignore[assignment,method-assign]
+        nn.Module.__init__ = observe_init  # type: ignore[assignment,method-assign]
         try:
             yield
         finally:
+            nn.Module.__init__ = init  # type: ignore[method-assign]
             if previous is None:
                 del nn.Module.__getattribute__
             else:
@@ -169,6 +180,8 @@ class ModelReads:
 
     def _note_read(self, module: nn.Module, name: str, value: Any) -> None:
         """Attribute ``name`` of ``module`` was read, by ordinary look-up."""
+        if id(module) in self.made:
+            return
         path = self.paths.get(id(module))
         if name in ("_modules", "_parameters", "_buffers") and path is not None:
             self._facts.add_members(path, module, name)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-__all__ = ["CONTAINERS", "Snapshot", "is_same", "restore_contents", "slots_of"]
+__all__ = ["CONTAINERS", "Snapshot", "copy_of", "is_same", "restore_contents", "slots_of"]
 
 _LISTS = (list, collections.deque)
 CONTAINERS = (dict, set, *_LISTS)
@@ -84,8 +84,8 @@ class Snapshot:
                     continue
                 value = vars(value)
             if id(value) not in self._containers:
-                self._containers[id(value)] = (path, name, value, value.copy())
-                waiting += value.values() if isinstance(value, dict) else value
+                self._containers[id(value)] = (path, name, value, copy_of(value))
+                waiting += _items(value)
 
     def keep_class(self, path: str, cls: type) -> None:
         """Keep the attributes of a class that is none of torch's or Python's."""
@@ -155,6 +155,11 @@ class Snapshot:
         return changes[0][:2] if changes else None
 
 
+def copy_of(container: Any) -> Any:
+    """Return a copy of ``container``, made by no code of a subclass."""
+    return dict(dict.items(container)) if isinstance(container, dict) else container.copy()
+
+
 def restore_contents(container: Any, contents: Any) -> None:
     """Make ``container`` hold what ``contents``, an earlier copy of it, holds."""
     container.clear()
@@ -177,7 +182,7 @@ def _has_attributes(value: Any) -> bool:
 
 
 def _items(contents: Any) -> Any:
-    return contents.values() if isinstance(contents, dict) else contents
+    return dict.values(contents) if isinstance(contents, dict) else contents
 
 
 def _changed_keys(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
@@ -194,7 +199,7 @@ def is_same(container: Any, contents: Any) -> bool:
     if isinstance(container, set):
         return {id(item) for item in container} == {id(item) for item in contents}
     if isinstance(container, dict) and not all(
-        map(operator.is_, container.values(), contents.values())
+        map(operator.is_, dict.values(container), dict.values(contents))
     ):
         return False
     return all(map(operator.is_, container, contents))

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import contextvars
+import copy
 import inspect
+import os
 import sys
 import threading
 import types
@@ -37,15 +40,16 @@ from .soundness import (
     recording_reason,
 )
 from .torch_calls import (
-    CHANGES_STATE,
     METADATA,
     OPERATORS,
     REFUSED,
     SIZES_ARE_TOLD,
     VALUES_TELL_SIZES,
-    draws_by_dropout,
-    is_pure,
+    changes_silently,
+    draws,
     is_torch_layer,
+    may_change,
+    may_draw,
 )
 from .values import TENSOR_CLASSES, UnknownValueError, Values, tensors_in
 from .watcher import CallWatcher, no_profiler
@@ -61,14 +65,33 @@ class ValueChanged(Exception):
 
 
 @fx.node.has_side_effect
-def check_value(value: Any, expected: Any) -> None:
+def random_state() -> list[tuple[torch.Generator, torch.Tensor]]:
+    """Return torch's random generators, each with the state that it is in."""
+    generators = [torch.default_generator]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        generators += torch.cuda.default_generators
+    return [(generator, generator.get_state()) for generator in generators]
+
+
+@fx.node.has_side_effect
+def check_value(
+    value: Any, expected: Any, states: list[tuple[torch.Generator, torch.Tensor]] | None = None
+) -> None:
     """Go on only if a tensor's ``value`` is as it was when the graph was recorded.
+
+    Args:
+        value: of any plain type.
+        expected: what it was.
+        states: what :func:`random_state` gave, to which the generators go back if it is not.
 
     Raises:
         ValueChanged: it is another.
     """
-    if value is not expected and (type(value) is not type(expected) or repr(value) != repr(expected)):
-        raise ValueChanged(f"a value that the graph relies on is {value!r}, not {expected!r}")
+    if type(value) is type(expected) and (value is expected or repr(value) == repr(expected)):
+        return
+    for generator, state in states or ():
+        generator.set_state(state)
+    raise ValueChanged(f"a value that the graph relies on is {value!r}, not {expected!r}")
 
 
 @dataclass(frozen=True)
@@ -207,8 +230,10 @@ class Tape:
         self._tensors: dict[str, torch.Tensor] = {}
         self._function_mode = _FunctionMode(self)
         self._dispatch_mode = _DispatchMode(self)
-        # Whether something may have been changed that a second try of the same call would see.
-        self._is_pure = True
+        # What a second try of the same call would see: random numbers, which can be put back as
+        # they were, and changes of what outlives the call.
+        self._has_drawn = self._has_changed = False
+        self._random_state: fx.Node | None = None
         # Whether the code has seen more of the tensors than those of the arguments.
         self._relies_on_metadata = False
         self._opaque: str | None = None
@@ -298,6 +323,8 @@ class Tape:
         self, original: Any, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         path = self._reads.paths.get(id(module))
+        if id(module) in self._reads.made:
+            return original(module, *args, **kwargs)
         if path is None:
             self.suspect(
                 f"it calls a {type(module).__qualname__} that is not a submodule of the model"
@@ -358,10 +385,12 @@ class Tape:
         node = self._create_node("call_module", path, *call)
         is_layer = is_torch_layer(module)
         if not is_layer:
+            if self._watcher.has_changed_context():
+                self.suspect("it sets a context variable around the call of a module with hooks")
             self._opaque = path
             self._reads.has_called_hooks = True
-        if not (is_layer and is_pure(module)):
-            self._is_pure = False
+        self._has_drawn |= not is_layer or may_draw(module)
+        self._has_changed |= not is_layer or may_change(module)
         self._note_result(node, output, may_be_plain=False)
         if any(isinstance(part, VALUES_TELL_SIZES) for part in module.modules()):
             self._check_sizes(output)
@@ -380,6 +409,8 @@ class Tape:
             name = func.__self__.__name__
         if any(cls not in TENSOR_CLASSES for cls in classes):
             self.suspect("it uses a subclass of Tensor")
+        elif is_property and func.__name__ == "__set__" and name == "requires_grad":
+            return self.function_called(torch.Tensor.requires_grad_, classes, args, {})
         elif is_property and func.__name__ != "__get__":
             self.suspect(f"it sets the attribute {name!r} of a tensor")
         elif name in REFUSED or str(getattr(func, "__module__", "")).startswith(_REFUSED_MODULES):
@@ -433,14 +464,10 @@ class Tape:
         else:
             self.suspect(f"it calls {name}() of a tensor with something else")
             return
-        is_random = self.num_random > 0 or (
-            name == "scaled_dot_product_attention" and draws_by_dropout(args, kwargs)
-        )
-        is_inplace = name.endswith("_") and not name.endswith("__")
-        if is_inplace and any(self._is_outside(tensor) for _, tensor in tensors_in([args, kwargs])):
-            is_random = True
-        if is_random or any(part in name for part in CHANGES_STATE):
-            self._is_pure = False
+        self._has_drawn |= self.num_random > 0 or draws(name, args, kwargs)
+        self._has_changed |= changes_silently(name, args, kwargs)
+        if name.endswith("_") and not name.endswith("__"):
+            self._has_changed |= any(map(self._is_outside, _tensors_in([args, kwargs])))
         if self.num_untold and isinstance(output, (torch.Tensor, tuple, list)):
             self._note_result(node, output, may_be_plain=True)
             self._check_sizes(output)
@@ -474,13 +501,18 @@ class Tape:
 
     def _check(self, node: fx.Node, value: Any) -> None:
         """Let each run check that what ``node`` gives is ``value``."""
-        if not self._is_pure:
+        if self._has_changed:
             self.suspect(
-                "it reads the value of a tensor after it has drawn random numbers or changed "
-                "something, so that the call could not be made anew"
+                "it reads the value of a tensor after it has changed something that outlives the "
+                "call, so that the call could not be made anew"
             )
             return
-        self._create_node("call_function", check_value, (node, value), {})
+        if self._has_drawn and self._random_state is None:
+            first = next((n for n in self._graph.nodes if n.op != "placeholder"), node)
+            with self._graph.inserting_before(first):
+                self._random_state = self._graph.create_node("call_function", random_state)
+        states = () if self._random_state is None else (self._random_state,)
+        self._create_node("call_function", check_value, (node, value, *states), {})
 
     def _check_sizes(self, output: Any) -> None:
         for _, tensor in tensors_in(output):
@@ -582,8 +614,7 @@ class Tape:
             for argument, value in zip(func._schema.arguments, args, strict=False):
                 info = argument.alias_info
                 if info is not None and info.is_write:
-                    for _, tensor in tensors_in(value):
-                        self._is_pure = self._is_pure and not self._is_outside(tensor)
+                    self._has_changed |= any(map(self._is_outside, _tensors_in(value)))
 
     def _is_outside(self, tensor: torch.Tensor) -> bool:
         """Whether ``tensor`` shares its memory with one that was there before the call."""
@@ -654,6 +685,8 @@ class Tape:
         """Give up if the call has changed what outlives it."""
         changes = [f"it changes a {kind} that outlives the call" for kind in
                    self._watcher.changed_containers(output)]  # fmt: skip
+        if self._watcher.has_changed_context():
+            changes.append("it sets a context variable")
         changes += [
             f"{what}{f' of {path!r}' if path else ''}" for path, what, _ in self._snapshot.changes()
         ]
@@ -788,21 +821,59 @@ class _Watcher(CallWatcher):
         super().__init__(facts, snapshot, suspect, opened)  # type: ignore[arg-type]
         self._ambient = ambient
         self._catching: dict[int, bool] = {}
+        self._context: dict[contextvars.ContextVar[Any], Any] = {}
 
-    _reason_against = staticmethod(recording_reason)
+    def _reason_against(self, code: types.CodeType) -> str | None:
+        return recording_reason(code)
 
-    @staticmethod
-    def _is_harmless(function: Any) -> bool:
+    def _is_harmless(self, function: Any) -> bool:
+        owner = getattr(function, "__self__", None)
+        if isinstance(owner, contextvars.ContextVar):
+            self._note_context(owner, function.__name__)
+            return True
         return (
             is_harmless(function)
             or "has_torch_function" in function.__name__
             or (function.__module__, function.__name__) in _HARMLESS
         )
 
-    @staticmethod
-    def _is_harmless_stdlib(code: types.CodeType) -> bool:
+    def _note_context(self, variable: contextvars.ContextVar[Any], method: str) -> None:
+        """A context variable is about to be read or set."""
+        if variable in self._context:
+            return
+        value = variable.get(_UNSET)
+        self._context[variable] = value
+        if method == "get":
+            self._facts.add_condition(
+                f"v{id(variable)}.get(unset) is c{id(variable)}",
+                **{f"v{id(variable)}": variable, "unset": _UNSET, f"c{id(variable)}": value},
+            )
+
+    def has_changed_context(self) -> bool:
+        """Whether a context variable has now another value than before the call."""
+        return any(
+            variable.get(_UNSET) is not value for variable, value in self._context.items()
+        )
+
+    def _is_harmless_stdlib(self, code: types.CodeType) -> bool:
         return is_harmless_stdlib(code) or (
-            code.co_filename == contextlib.__file__ and code.co_name not in _REDIRECTS
+            code.co_filename == copy.__file__
+            or (code.co_filename == contextlib.__file__ and code.co_name not in _REDIRECTS)
+        )
+
+    def _keep_closure(self, frame: types.FrameType, path: str, name: str) -> None:
+        """Keep a variable of an enclosing function, if that does not run in this very call."""
+        value = frame.f_locals.get(name)
+        outer = frame.f_back
+        while outer is not None and outer.f_code.co_name != "call_root":
+            if name in outer.f_code.co_cellvars and outer.f_locals.get(name) is value:
+                return
+            outer = outer.f_back
+        self._snapshot.keep(path, name, value)
+
+    def _note_environment(self) -> None:
+        self._facts.add_condition(
+            "environ == known_environ", environ=os.environ._data, known_environ={**os.environ._data}
         )
 
     def _note_modes(self) -> None:
@@ -835,6 +906,7 @@ class _Watcher(CallWatcher):
         ]
 
 
+_UNSET = object()
 _HARMLESS = frozenset({("builtins", "id")})
 _REDIRECTS = frozenset({"suppress"})
 
@@ -866,6 +938,10 @@ def _is_plain(value: Any) -> bool:
 
 
 _MAX_ITEMS = 100
+
+
+def _tensors_in(value: Any) -> list[torch.Tensor]:
+    return [tensor for _, tensor in tensors_in(value)]
 
 
 def _storage_of(tensor: torch.Tensor) -> int:

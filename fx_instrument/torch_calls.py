@@ -14,14 +14,16 @@ from torch.nn.modules.dropout import _DropoutNd
 from .guards import has_hooks
 
 __all__ = [
-    "CHANGES_STATE",
     "METADATA",
     "OPERATORS",
     "REFUSED",
     "SIZES_ARE_TOLD",
     "VALUES_TELL_SIZES",
-    "is_pure",
+    "changes_silently",
+    "draws",
     "is_torch_layer",
+    "may_change",
+    "may_draw",
 ]
 
 # They tell what the sizes, dtypes and so on of their arguments tell, and make no tensor.
@@ -68,15 +70,13 @@ SIZES_ARE_TOLD = frozenset(
     }
 )  # fmt: skip
 
-# Parts of the names of functions that change their arguments without saying so.
-CHANGES_STATE = ("batch_norm", "instance_norm")
-
 # Modules whose results' sizes depend on the values they are given.
 VALUES_TELL_SIZES = (nn.Transformer, nn.TransformerEncoder)
 
-# In training they draw random numbers or change their buffers.
-_CHANGING_LAYERS = (_DropoutNd, _NormBase, nn.MultiheadAttention, nn.RNNBase, nn.RReLU)
-_RANDOM_LAYERS = (nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
+_DRAWING_LAYERS = (
+    _DropoutNd, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d, nn.MultiheadAttention, nn.RNNBase,
+    nn.RReLU,
+)  # fmt: skip
 
 
 def is_torch_layer(module: nn.Module) -> bool:
@@ -86,16 +86,28 @@ def is_torch_layer(module: nn.Module) -> bool:
     )
 
 
-def is_pure(layer: nn.Module) -> bool:
-    """Whether a call of ``layer``, one of torch's, only computes its result."""
-    for part in layer.modules():
-        if isinstance(part, _RANDOM_LAYERS) or getattr(part, "max_norm", None) is not None:
-            return False
-        if part.training and isinstance(part, _CHANGING_LAYERS):
-            return False
-    return True
+def may_draw(layer: nn.Module) -> bool:
+    """Whether a call of ``layer``, one of torch's, may draw random numbers."""
+    return any(isinstance(part, _DRAWING_LAYERS) for part in layer.modules())
 
 
-def draws_by_dropout(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call of ``scaled_dot_product_attention`` may draw random numbers."""
-    return bool(kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0))
+def may_change(layer: nn.Module) -> bool:
+    """Whether a call of ``layer``, one of torch's, may change its state."""
+    return any(
+        (part.training and isinstance(part, _NormBase))
+        or getattr(part, "max_norm", None) is not None
+        for part in layer.modules()
+    )
+
+
+def draws(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a function whose operations are not seen may draw random numbers."""
+    dropout = kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0)
+    return name == "scaled_dot_product_attention" and bool(dropout)
+
+
+def changes_silently(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a function may change an argument though its operations do not say so."""
+    if name == "batch_norm":
+        return bool(kwargs.get("training", args[5] if len(args) > 5 else False))
+    return "batch_norm" in name or "instance_norm" in name

@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import inspect
 import operator
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -214,8 +215,8 @@ def _has_plain_init(cls: type) -> bool:
         code = getattr(function, "__code__", None)
         if code is None or code.co_filename == "<string>":
             continue
-        is_output = getattr(function, "__module__", "") == "transformers.utils.generic"
-        if not is_output:
+        generic = sys.modules.get("transformers.utils.generic")
+        if generic is None or code.co_filename != generic.__file__:
             return False
     return True
 

@@ -17,7 +17,7 @@ from torch import fx, nn
 
 from .guards import Facts, ambient_state
 from .proxies import Proxy, may_be_none
-from .snapshot import CONTAINERS, Snapshot, restore_contents
+from .snapshot import CONTAINERS, Snapshot, copy_of, restore_contents
 from .soundness import (
     Origin,
     asks_for_modes,
@@ -190,7 +190,7 @@ class CallWatcher:
                     owner = getattr(function, "__self__", None)
                     if isinstance(owner, CONTAINERS) and function.__name__ in _MUTATORS:
                         path, _ = self._opened()
-                        self._touched.setdefault(id(owner), (path, owner, owner.copy()))
+                        self._touched.setdefault(id(owner), (path, owner, copy_of(owner)))
             elif event != "call":
                 self._builtin_call = (None, None)
                 if event == "return" and origin is user:
@@ -202,10 +202,14 @@ class CallWatcher:
 
         return observe
 
-    # What a subclass may see otherwise.
-    _reason_against = staticmethod(unsound_reason)
-    _is_harmless = staticmethod(is_harmless)
-    _is_harmless_stdlib = staticmethod(is_harmless_stdlib)
+    def _reason_against(self, code: types.CodeType) -> str | None:
+        return unsound_reason(code)
+
+    def _is_harmless(self, function: Any) -> bool:
+        return is_harmless(function)
+
+    def _is_harmless_stdlib(self, code: types.CodeType) -> bool:
+        return is_harmless_stdlib(code)
 
     def _refuse_call(self, caller: types.FrameType, name: str) -> NoReturn:
         self._refuse(f"it calls {name}(), which a graph does not keep ({place_in(caller)})")
@@ -241,9 +245,14 @@ class CallWatcher:
         path, module = self._opened()
         self._facts.add_class_attributes(type(module), code.co_names)
         for name in code.co_freevars:
-            value = frame.f_locals.get(name)
-            self._snapshot.keep(path, name, value)
+            self._keep_closure(frame, path, name)
         self._note_globals(code, frame.f_globals)
+
+    def _note_environment(self) -> None:
+        self._refuse("it reads os.environ")
+
+    def _keep_closure(self, frame: types.FrameType, path: str, name: str) -> None:
+        self._snapshot.keep(path, name, frame.f_locals.get(name))
 
     def _note_modes(self) -> None:
         self._facts.add_ambient(ambient_state())
@@ -286,7 +295,7 @@ class CallWatcher:
         if name == "numpy.random" or (name == "numpy" and "random" in code.co_names):
             self._refuse("it draws random numbers from numpy.random")
         if name == "os" and "environ" in code.co_names:
-            self._refuse("it reads os.environ")
+            self._note_environment()
         if name.partition(".")[0] == "torch":
             return
         for attribute in code.co_names:
