@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import logging
 import operator
 import types
 from collections.abc import Callable, Iterable
@@ -34,10 +35,10 @@ _SCALARS = frozenset({bool, int, str, bytes, type(None), type(...), torch.dtype,
 _MAX_ITEMS = 1000
 _LITERALS = (bool, int, float, complex, str, bytes)
 
-# What is equal to itself alone.
+# What is equal to itself alone. A logger holds all others, and a call of it is seen anyway.
 _IDENTICAL = (
     torch.Tensor, nn.Module, type, types.FunctionType, types.BuiltinFunctionType, types.MethodType,
-    types.ModuleType, enum.Enum,
+    types.ModuleType, enum.Enum, logging.Logger,
 )  # fmt: skip
 _CONTAINERS = (list, tuple, set, frozenset, dict, collections.deque)
 
@@ -114,11 +115,11 @@ def _contents_of(value: Any) -> _Contents | None:
         value = waiting.pop()
         if type(value) in _SCALARS or isinstance(value, (float, complex, *_IDENTICAL)):
             continue
-        if isinstance(value, (np.ndarray, set, functools.partial)) or slots_of(value):
+        if isinstance(value, (np.ndarray, functools.partial)) or slots_of(value):
             return None
         if isinstance(value, (tuple, frozenset)):
             waiting += value
-        elif isinstance(value, (list, dict, collections.deque)):
+        elif isinstance(value, _CONTAINERS):
             if len(value) > _MAX_ITEMS:
                 return None
             if id(value) not in found:
@@ -488,7 +489,7 @@ class Facts:
         self._seen.add(expression)
         known = freeze(value)
         frozen, same = self._constant(known), self._constant(value)
-        if type(value) in _SCALARS or type(known) is _Same:
+        if type(value) in (*_SCALARS, float, complex) or type(known) is _Same:
             self._require(f"{expression} is {same} or freeze({expression}) == {frozen}")
             return
         unchanged = self._unchanged.get(id(value))

@@ -413,7 +413,7 @@ class Tape:
             return self.function_called(torch.Tensor.requires_grad_, classes, args, {})
         elif is_property and func.__name__ != "__get__":
             self.suspect(f"it sets the attribute {name!r} of a tensor")
-        elif name in REFUSED or str(getattr(func, "__module__", "")).startswith(_REFUSED_MODULES):
+        elif name in REFUSED or f"{getattr(func, '__module__', None)}.".startswith(_REFUSED_MODULES):
             self.suspect(f"it uses {name} of a tensor")
         elif name in METADATA:
             self._note_metadata(args)
@@ -768,7 +768,7 @@ class Tape:
 
 _FROM_NOWHERE = "it uses a tensor that no recorded call produced"
 
-_REFUSED_MODULES = ("torch.autograd", "torch.func", "torch.utils", "torch._higher_order_ops")
+_REFUSED_MODULES = ("torch.autograd.", "torch.func.", "torch.utils.", "torch._higher_order_ops.")
 
 # Global names of generated code, which a parameter would hide.
 _RESERVED_NAMES = frozenset({"self", *fx.graph._custom_builtins})
