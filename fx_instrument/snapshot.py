@@ -110,6 +110,22 @@ class Snapshot:
             for _, _, _, contents in self._containers.values()
         )
 
+    def is_unchanged(self, path: str) -> bool:
+        """Whether the module at ``path`` and those in it hold what they held."""
+        module, _ = self._attributes[path]
+        for name in (name for name, _ in module.named_modules(prefix=path)):
+            if name not in self._attributes:
+                continue  # It is known by another path, too.
+            part, attributes = self._attributes[name]
+            if not is_same(part.__dict__, attributes):
+                return False
+            for value in attributes.values():
+                if isinstance(value, CONTAINERS):
+                    known = self._containers.get(id(value))
+                    if bool(value) if known is None else not is_same(value, known[3]):
+                        return False
+        return True
+
     def changes(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
         """Yield what has changed: the path of a module, that in words, and how to put it back."""
         for path, (module, attributes) in self._attributes.items():

@@ -280,6 +280,17 @@ def asks_for_modes(code: types.CodeType) -> bool:
 # Code of torch that a recording sees through: each recorded call is checked for the modes.
 _SEEN_THROUGH = frozenset({"a change of grad mode", "a change of autocast"})
 
+# Code of torch that changes what the operations in between do, so that a recording loses it.
+_LOST_TORCH_CODE = {
+    ("autograd/graph.py", "__enter__"): "a use of hooks on saved tensors",
+    ("backends/__init__.py", "__set__"): "a change of a backend's flags",
+    ("backends/cuda/__init__.py", "sdp_kernel"): "a choice of attention kernels",
+    ("cuda/__init__.py", "__enter__"): "a change of device or stream",
+    ("nn/attention/__init__.py", "sdpa_kernel"): "a choice of attention kernels",
+    ("profiler/profiler.py", None): "a profiler",
+    ("serialization.py", None): "loading or saving",
+}
+
 
 @functools.lru_cache(maxsize=4096)
 def recording_reason(code: types.CodeType) -> str | None:
@@ -287,6 +298,11 @@ def recording_reason(code: types.CodeType) -> str | None:
     origin = origin_of(code.co_filename)
     if origin is Origin.TRUSTED:
         reason = unsound_reason(code)
+        file = code.co_filename[len(_TORCH_DIRECTORY) :].replace(os.sep, "/")
+        for key in ((file, code.co_name), (file, None)):
+            reason = reason or _LOST_TORCH_CODE.get(key)
+        if code.co_name in ("flags", "set_flags") and file.startswith("backends/"):
+            reason = "a change of a backend's flags"
         return None if reason in _SEEN_THROUGH else reason
     if origin is not Origin.USER:
         return None

@@ -87,6 +87,8 @@ def check_value(
     Raises:
         ValueChanged: it is another.
     """
+    if isinstance(value, torch.Size):
+        value = tuple(value)
     if type(value) is type(expected) and (value is expected or repr(value) == repr(expected)):
         return
     for generator, state in states or ():
@@ -381,6 +383,9 @@ class Tape:
         call: tuple[tuple[Any, ...], dict[str, Any]],
         output: Any,
     ) -> None:
+        if not self._snapshot.is_unchanged(path):
+            self.suspect(f"it changes the module {path!r} before it calls it")
+            return
         self._leaves[path] = module
         node = self._create_node("call_module", path, *call)
         is_layer = is_torch_layer(module)
@@ -507,6 +512,8 @@ class Tape:
                 "call, so that the call could not be made anew"
             )
             return
+        # What came before is known to change nothing only as long as the layers are as they are.
+        self._relies_on_metadata = True
         if self._has_drawn and self._random_state is None:
             first = next((n for n in self._graph.nodes if n.op != "placeholder"), node)
             with self._graph.inserting_before(first):
@@ -831,6 +838,8 @@ class _Watcher(CallWatcher):
         if isinstance(owner, contextvars.ContextVar):
             self._note_context(owner, function.__name__)
             return True
+        if function.__name__.startswith(("_set_", "set_")) and "torch" in str(function.__module__):
+            return False
         return (
             is_harmless(function)
             or "has_torch_function" in function.__name__
@@ -907,7 +916,10 @@ class _Watcher(CallWatcher):
 
 
 _UNSET = object()
-_HARMLESS = frozenset({("builtins", "id")})
+# To set an attribute is seen by what has changed in the end.
+_HARMLESS = frozenset(
+    ("builtins", name) for name in ("callable", "delattr", "id", "setattr", "vars")
+)
 _REDIRECTS = frozenset({"suppress"})
 
 

@@ -133,7 +133,10 @@ class Values:
     def _rebuilt(self, value: Any, outlives: Callable[[Any], bool], seen: set[int]) -> Any:
         cls = type(value)
         if isinstance(value, torch.Tensor) or (isinstance(value, tuple) and self.has(value)):
-            return self.argument(value)
+            node = self.argument(value)
+            if getattr(value, "__dict__", None) and node.op not in ("placeholder", "get_attr"):
+                raise UnknownValueError("it returns a tensor that has attributes of its own")
+            return node
         if cls in _LITERALS and cls is not torch.Size:
             return value
         name = f"{cls.__module__}.{cls.__qualname__}"
