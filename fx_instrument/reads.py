@@ -7,11 +7,11 @@ import inspect
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx, nn, overrides
 
 from .guards import Facts, forward_of, has_global_hooks, has_hooks
 from .snapshot import CONTAINERS, Snapshot
@@ -38,13 +38,13 @@ class ModelReads:
         model: the root, from which all paths go.
         facts: is told what was read.
         snapshot: is told what else the code may change.
+        watcher: looks over what the code calls; reads count only while it watches.
         suspect: notes a reason why no graph can be had.
 
     Attributes:
         made: the modules that the call itself has made, by id.
         paths: of each module, by its id; the first of several.
         tensors: the path of each parameter and buffer, by its id; the first of several.
-        watcher: looks over what the code calls; reads count only while it watches.
         has_called_hooks: whether a module with hooks was called.
     """
 
@@ -53,9 +53,10 @@ class ModelReads:
         model: nn.Module,
         facts: Facts,
         snapshot: Snapshot,
+        watcher: CallWatcher,
         suspect: Callable[[str], None],
     ) -> None:
-        self.watcher: CallWatcher
+        self._watcher = watcher
         self.has_called_hooks = False
         self.made: dict[int, nn.Module] = {}
         self.paths: dict[int, str] = {}
@@ -93,11 +94,11 @@ class ModelReads:
 
     def note_end(self, targets: set[str]) -> None:
         """The call has ended; ``targets`` are the paths that its graph names."""
-        tested = {id(module) for module in self.watcher.tested_modules}
+        tested = {id(module) for module in self._watcher.tested_modules}
         for path, child in self._children.items():
-            if self.watcher.asks_for_types and child is not None:
+            if self._watcher.asks_for_types and child is not None:
                 self._facts.add_type(path, child)
-            elif path.rpartition(".")[2] in self.watcher.tested_attributes or id(child) in tested:
+            elif path.rpartition(".")[2] in self._watcher.tested_attributes or id(child) in tested:
                 self._facts.add_presence(path)
         targets = targets | self._opened_paths
         for path, first in self._aliases:
@@ -107,7 +108,7 @@ class ModelReads:
     @contextlib.contextmanager
     def observed(self) -> Iterator[None]:
         """Note each attribute of a module that this thread reads."""
-        get_ident, read, watcher = threading.get_ident, nn.Module.__getattribute__, self.watcher
+        get_ident, read, watcher = threading.get_ident, nn.Module.__getattribute__, self._watcher
         thread = get_ident()
 
         def observe(module: nn.Module, name: str) -> Any:
@@ -136,7 +137,12 @@ class ModelReads:
                     self._note_read(module, name, value)
             return value
 
-        init = nn.Module.__init__
+        init, has_torch_function = nn.Module.__init__, overrides.has_torch_function
+
+        def has_override(args: Iterable[Any]) -> bool:
+            # Layers of torch would take another path for the mode that shows their calls.
+            is_recorded = get_ident() == thread and watcher.is_watching
+            return has_torch_function(args) and not is_recorded
 
         def observe_init(module: nn.Module, *args: Any, **kwargs: Any) -> None:
             if watcher.is_watching and get_ident() == thread:
@@ -145,10 +151,12 @@ class ModelReads:
 
         previous = vars(nn.Module).get("__getattribute__")
         nn.Module.__getattribute__ = observe  # type: ignore[assignment,method-assign]
+        overrides.has_torch_function = has_override
         nn.Module.__init__ = observe_init  # type: ignore[assignment,method-assign]
         try:
             yield
         finally:
+            overrides.has_torch_function = has_torch_function
             nn.Module.__init__ = init  # type: ignore[method-assign]
             if previous is None:
                 del nn.Module.__getattribute__
@@ -163,7 +171,7 @@ class ModelReads:
             if origin_of(file_of(cls)) is Origin.USER:
                 self._snapshot.keep_class(path, cls)
                 for value in vars(cls).values():
-                    self.watcher.note_function(path, value)
+                    self._watcher.note_function(path, value)
 
     def _note_side_door(self, module: nn.Module, name: str) -> None:
         path = self.paths.get(id(module))
@@ -200,7 +208,7 @@ class ModelReads:
             self._suspect(f"it draws random numbers from numpy, by {name!r}")
         if hasattr(type(value), "__next__"):
             self._suspect(f"it has an iterator, {name!r}")
-        self.watcher.note_function(path or "", value)
+        self._watcher.note_function(path or "", value)
         if self.has_called_hooks and isinstance(value, CONTAINERS):
             self._suspect(f"it reads {name!r} after the call of a module with hooks")
         if path is None:

@@ -216,13 +216,14 @@ class Tape:
         self._ambient = ambient_state()
         self._facts = Facts()
         self._snapshot = Snapshot(model)
-        self._reads = ModelReads(model, self._facts, self._snapshot, self.suspect)
-        self._is_leaf = is_leaf or self._reads.is_leaf
         self._opened: list[tuple[str, nn.Module]] = [("", model)]
         self._watcher = _Watcher(
             self._facts, self._snapshot, self.suspect, lambda: self._opened[-1], self._ambient
         )
-        self._reads.watcher = self._watcher
+        self._function_mode = _FunctionMode(self)
+        self._dispatch_mode = _DispatchMode(self)
+        self._reads = ModelReads(model, self._facts, self._snapshot, self._watcher, self.suspect)
+        self._is_leaf = is_leaf or self._reads.is_leaf
         self._graph = fx.Graph()
         self._stack: dict[str, tuple[str, Any]] = {}
         self._values = Values(self._create_node, self._find)
@@ -230,8 +231,6 @@ class Tape:
         self._inputs: list[tuple[str, torch.Tensor]] = []
         self._leaves: dict[str, nn.Module] = {}
         self._tensors: dict[str, torch.Tensor] = {}
-        self._function_mode = _FunctionMode(self)
-        self._dispatch_mode = _DispatchMode(self)
         # What a second try of the same call would see: random numbers, which can be put back as
         # they were, and changes of what outlives the call.
         self._has_drawn = self._has_changed = False
@@ -279,13 +278,15 @@ class Tape:
         def call_root() -> Any:
             return forward(self._model, *self._args, **self._kwargs)
 
-        with self._dispatch_mode, self._function_mode:
+        with self._function_mode:
             if self.reason is None:
+                self._dispatch_mode.switch_on()
                 self._watcher.watch()
             try:
                 return call_root()
             finally:
                 self._watcher.rest()
+                self._dispatch_mode.switch_off()
 
     def suspect(self, reason: str) -> None:
         """Give the recording up: from here on the call just runs."""
@@ -295,6 +296,7 @@ class Tape:
             where = f" in {path!r} ({type(module).__qualname__})" if path else ""
             self.reason = f"{reason}{place}{where}"
             self._watcher.rest()
+            self._dispatch_mode.switch_off()
 
     def _place(self) -> str:
         frame = sys._getframe(2)
@@ -362,9 +364,8 @@ class Tape:
             )
         call = self._arguments(args, kwargs)
         self._function_mode.__exit__(None, None, None)
-        self._dispatch_mode.__exit__(None, None, None)
         try:
-            with self._calling():
+            with self._calling(is_told=True):
                 if self._call_leaf is not None:
                     output = self._call_leaf(module, args, kwargs)
                 else:
@@ -372,7 +373,6 @@ class Tape:
                 if call is not None and self.reason is None:
                     self._note_leaf(path, module, call, output)
         finally:
-            self._dispatch_mode.__enter__()
             self._function_mode.__enter__()
         return output
 
@@ -412,8 +412,11 @@ class Tape:
         is_property = name in ("__get__", "__set__", "__delete__")
         if is_property:
             name = func.__self__.__name__
+        code = getattr(func, "__code__", None)
         if any(cls not in TENSOR_CLASSES for cls in classes):
             self.suspect("it uses a subclass of Tensor")
+        elif code is not None and origin_of(code.co_filename) is Origin.USER:
+            self.suspect(f"it has {name}(), a function that tensors may override")
         elif is_property and func.__name__ == "__set__" and name == "requires_grad":
             return self.function_called(torch.Tensor.requires_grad_, classes, args, {})
         elif is_property and func.__name__ != "__get__":
@@ -432,18 +435,12 @@ class Tape:
         if call is None:
             return func(*args, **kwargs)
         self.num_random = self.num_untold = 0
-        is_told = func in SIZES_ARE_TOLD
-        if is_told:
-            self._dispatch_mode.__exit__(None, None, None)
         try:
-            with self._calling():
+            with self._calling(is_told=func in SIZES_ARE_TOLD):
                 output = func(*args, **kwargs)
         except BaseException:
             self.suspect(f"{name}() raises an error")
             raise
-        finally:
-            if is_told:
-                self._dispatch_mode.__enter__()
         if self.reason is None:
             self._note_call(func, name, is_property, call, args, kwargs, output)
         return output
@@ -560,15 +557,22 @@ class Tape:
             self.suspect(_FROM_NOWHERE)
 
     @contextlib.contextmanager
-    def _calling(self) -> Iterator[None]:
-        """While a recorded call runs, nothing in it is looked at."""
+    def _calling(self, *, is_told: bool = False) -> Iterator[None]:
+        """While a recorded call runs, nothing in it is looked at.
+
+        Args:
+            is_told: whether all is known of the call, so that its operations need not be seen.
+        """
         self._watcher.rest()
+        if is_told:
+            self._dispatch_mode.switch_off()
         self.is_calling = True
         try:
             yield
         finally:
             self.is_calling = False
             if self.reason is None:
+                self._dispatch_mode.switch_on()
                 self._watcher.watch()
 
     def _arguments(
@@ -605,6 +609,9 @@ class Tape:
             return
         if not self.is_calling:
             self.suspect(f"it reaches the operation {func} by other means than functions of torch")
+            return
+        if not isinstance(func, torch._ops.OpOverload):
+            self.suspect(f"it calls {func}, an operator that calls functions")
             return
         tags = func.tags
         if torch.Tag.nondeterministic_seeded in tags:
@@ -802,16 +809,37 @@ class _FunctionMode(TorchFunctionMode):
 class _DispatchMode(TorchDispatchMode):
     """Shows a tape each operation that runs, whatever has called it."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, tape: Tape) -> None:
         super().__init__()
         self._tape = tape
+        self._is_on = False
+        self._is_running = False
+
+    def switch_on(self) -> None:
+        """See each operation from here on."""
+        if not self._is_on:
+            self._is_on = True
+            self.__enter__()
+
+    def switch_off(self) -> None:
+        """See no more, if it can be stopped here."""
+        # An operation that is being shown puts the mode back when it ends.
+        if self._is_on and not self._is_running:
+            self._is_on = False
+            self.__exit__(None, None, None)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = dict(kwargs or {})
-        self._tape.operation_ran(func, args, kwargs)
-        return func(*args, **kwargs)
+        was_running, self._is_running = self._is_running, True
+        try:
+            self._tape.operation_ran(func, args, kwargs)
+            return func(*args, **kwargs)
+        finally:
+            self._is_running = was_running
 
 
 class _Watcher(CallWatcher):
@@ -842,7 +870,6 @@ class _Watcher(CallWatcher):
             return False
         return (
             is_harmless(function)
-            or "has_torch_function" in function.__name__
             or (function.__module__, function.__name__) in _HARMLESS
         )
 

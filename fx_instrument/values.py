@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import operator
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -50,14 +51,17 @@ class Values:
     ) -> None:
         self._create = create
         self._find = find
-        # By id, with the object, as an id may be given again once its object is gone.
+        # By id; a tensor that is gone, whose id may be given again, is dropped: kept alive, the
+        # results of a large model would not fit into memory.
         self._sources: dict[int, tuple[Any, fx.Node, tuple[Any, ...]]] = {}
         self._items: dict[tuple[fx.Node, tuple[Any, ...]], fx.Node] = {}
 
     def add(self, value: Any, node: fx.Node, path: tuple[Any, ...] = ()) -> None:
         """Note that ``value``, or the tensors in it, are what ``node`` gives."""
         if isinstance(value, torch.Tensor):
-            self._sources[id(value)] = value, node, path
+            key = id(value)
+            reference = weakref.ref(value, lambda _: self._sources.pop(key, None))
+            self._sources[key] = reference, node, path
         elif isinstance(value, (tuple, list)):
             if isinstance(value, tuple) and not path and has_tensor(value):
                 self._sources[id(value)] = value, node, path
