@@ -28,6 +28,8 @@ _MODULE_INTERNALS = (_OWN_ATTRIBUTES | {*dir(nn.Module)}) - {
     "training", "_modules", "_parameters", "_buffers"
 }  # fmt: skip
 
+_PLAIN_TENSORS = (torch.Tensor, nn.Parameter)
+
 _TRACER = fx.Tracer()
 
 
@@ -141,8 +143,12 @@ class ModelReads:
 
         def has_override(args: Iterable[Any]) -> bool:
             # Layers of torch would take another path for the mode that shows their calls.
-            is_recorded = get_ident() == thread and watcher.is_watching
-            return has_torch_function(args) and not is_recorded
+            values = [*args]
+            is_recorded = get_ident() == thread and not any(
+                issubclass(type(value), torch.Tensor) and type(value) not in _PLAIN_TENSORS
+                for value in values
+            )
+            return not is_recorded and has_torch_function(values)
 
         def observe_init(module: nn.Module, *args: Any, **kwargs: Any) -> None:
             if watcher.is_watching and get_ident() == thread:

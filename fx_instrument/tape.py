@@ -169,7 +169,7 @@ def _reason_against(
     for _, tensor in tensors_in([args, kwargs]):
         if type(tensor) not in TENSOR_CLASSES:
             return f"it is called with a {type(tensor).__qualname__}, a subclass of Tensor"
-        if tensor.layout is not torch.strided:
+        if tensor.layout is not torch.strided or tensor.is_nested:
             return f"it is called with a tensor of layout {tensor.layout}"
     return None
 
@@ -469,12 +469,11 @@ class Tape:
         self._has_drawn |= self.num_random > 0 or draws(name, args, kwargs)
         self._has_changed |= changes_silently(name, args, kwargs)
         if name.endswith("_") and not name.endswith("__"):
-            self._has_changed |= any(map(self._is_outside, _tensors_in([args, kwargs])))
-        if self.num_untold and isinstance(output, (torch.Tensor, tuple, list)):
-            self._note_result(node, output, may_be_plain=True)
+            changed = [*args[:1], *kwargs.values()]
+            self._has_changed |= any(map(self._is_outside, _tensors_in(changed)))
+        self._note_result(node, output, may_be_plain=True)
+        if self.num_untold or any(tensor.is_nested for tensor in _tensors_in([args, kwargs])):
             self._check_sizes(output)
-        else:
-            self._note_result(node, output, may_be_plain=True)
 
     def _note_result(self, node: fx.Node, output: Any, *, may_be_plain: bool) -> None:
         """Note what ``node`` gives; let each run check it if it is not a tensor."""
@@ -519,8 +518,8 @@ class Tape:
         self._create_node("call_function", check_value, (node, value, *states), {})
 
     def _check_sizes(self, output: Any) -> None:
-        for _, tensor in tensors_in(output):
-            if self.reason is None:
+        for tensor in _tensors_in(output):
+            if self.reason is None and not tensor.is_nested:
                 node = self._values.node_of(tensor)
                 size = self._create_node("call_function", getattr, (node, "shape"), {})
                 self._check(size, tensor.shape)
