@@ -172,9 +172,7 @@ def describe(tensor: torch.Tensor) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def differs_from(
-    variable: str, tensor: torch.Tensor, constant: Callable[[Any], str]
-) -> str:
+def differs_from(variable: str, tensor: torch.Tensor, constant: Callable[[Any], str]) -> str:
     """Return an expression: does ``variable`` differ from ``tensor`` in more than values?
 
     Args:
@@ -200,6 +198,36 @@ _UNTOLD = frozenset(vars(nn.Module())) - {"training"}
 def configuration(module: nn.Module) -> Any:
     """Return a snapshot of the plain attributes of ``module``, ``training`` included."""
     return freeze({name: value for name, value in vars(module).items() if name not in _UNTOLD})
+
+
+_HAS_HOOKS = " or ".join(
+    f"d['{kind}']"
+    for kind in (
+        "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
+    )
+)  # fmt: skip
+
+
+def _tensor_check(tensors: list[torch.Tensor]) -> Callable[..., bool]:
+    """Return a function that tells whether tensors are like ``tensors``, but for their values."""
+    try:
+        # At 50 ns a tensor; the classes, sizes and so on are compared in C++.
+        check: Callable[..., bool] = torch._C._dynamo.guards.TensorGuards(
+            *tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
+        ).check
+        return check
+    except (AttributeError, TypeError, ValueError, RuntimeError):
+        known = [(type(tensor), *describe(tensor)) for tensor in tensors]
+        return lambda *now: known == [(type(tensor), *describe(tensor)) for tensor in now]
+
+
+def _member(module: nn.Module, name: str) -> Any:
+    """Return attribute ``name`` of ``module``; a parameter or buffer in a fourth of the time."""
+    own = module.__dict__
+    for kind in ("_parameters", "_buffers"):
+        if name in own[kind]:
+            return own[kind][name]
+    return getattr(module, name)
 
 
 def _holds_same(attributes: dict[str, Any], values: tuple[Any, ...]) -> bool:
@@ -290,14 +318,15 @@ class Facts:
             "freeze": freeze,
             "has_children": has_children,
             "has_global_hooks": has_global_hooks,
-            "has_hooks": has_hooks,
             "is_open": _is_open,
             "is_same": _holds_same,
             "is_unchanged": _is_unchanged,
+            "member": _member,
         }
         self._variables = {"": "root"}
         self._seen: set[Any] = set()
         self._unchanged: dict[int, str] = {}
+        self._tensors: dict[int, tuple[str, torch.Tensor]] = {}
 
     def add_module(self, path: str, module: nn.Module) -> None:
         """The forward of ``module``, found at ``path``, is part of the graph."""
@@ -429,23 +458,19 @@ class Facts:
             self._seen.add("ambient")
             self._require(f"ambient_state() == {self._constant(state)}")
 
-    def add_tensor(self, expression: str, tensor: torch.Tensor) -> None:
-        """What can be asked of a tensor without reading its values was relied on."""
-        if (key := ("tensor", expression)) in self._seen:
-            return
-        self._seen.add(key)
-        self._lines.append(f"t = {expression}")
-        self._require(differs_from("t", tensor, self._constant), is_negated=True)
-
     def add_tensor_at(self, path: str, tensor: torch.Tensor) -> None:
-        """The same of the tensor at ``path``."""
-        self.add_tensor(self._value_at(path), tensor)
+        """All that can be asked of the tensor at ``path``, but for its values, was relied on."""
+        owner, _, name = path.rpartition(".")
+        self._add_tensor(f"member({self._module(owner)}, {name!r})", tensor)
 
     def add_constant(self, tensor: torch.Tensor) -> None:
         """The same of a tensor that is known by what it is."""
-        if ("constant", id(tensor)) not in self._seen:
-            self._seen.add(("constant", id(tensor)))
-            self.add_tensor(self._constant(tensor), tensor)
+        self._add_tensor(self._constant(tensor), tensor)
+
+    def _add_tensor(self, expression: str, tensor: torch.Tensor) -> None:
+        first, _ = self._tensors.setdefault(id(tensor), (expression, tensor))
+        if first != expression:
+            self._require(f"{expression} is {first}", once=True)
 
     def add_leaf(self, path: str, leaf: nn.Module) -> None:
         """What the module at ``path`` gives, but for values, was relied on."""
@@ -456,15 +481,16 @@ class Facts:
             variable, cls = self._module(name), self._constant(type(module))
             known = self._constant(tuple(vars(module).values()))
             frozen = self._constant(configuration(module))
+            self._lines.append(f"d = {variable}.__dict__")
             self._require(
-                f"type({variable}) is {cls} and (is_same({variable}.__dict__, {known})"
+                f"type({variable}) is {cls} and (is_same(d, {known})"
                 f" or configuration({variable}) == {frozen})"
             )
-            self._require(f"not has_hooks({variable})")
-            for members in (module._parameters, module._buffers):
-                for member, tensor in members.items():
+            self._require(_HAS_HOOKS, is_negated=True)
+            for kind in ("_parameters", "_buffers"):
+                for member, tensor in vars(module)[kind].items():
                     if tensor is not None:
-                        self.add_tensor_at(f"{name}.{member}", tensor)
+                        self._add_tensor(f"{variable}.{kind}[{member!r}]", tensor)
 
     def add_condition(self, condition: str, **names: Any) -> None:
         """What ``condition``, an expression of ``names``, says is true."""
@@ -476,6 +502,10 @@ class Facts:
 
         It is generated code, at about 30 ns a fact, as it runs before every call.
         """
+        if self._tensors:
+            tensors = [tensor for _, tensor in self._tensors.values()]
+            check = self._constant(_tensor_check(tensors))
+            self._require(f"{check}({', '.join(place for place, _ in self._tensors.values())})")
         body = "".join(f"        {line}\n" for line in self._lines)
         source = (
             f"def holds(root):\n    try:\n{body}        return True\n"

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import contextvars
-import copy
 import inspect
-import os
 import sys
 import threading
 import types
@@ -22,23 +19,17 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.overrides import TorchFunctionMode, is_tensor_method_or_property
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import is_tensor_method_or_property
 
-from .arguments import call_key, has_tensor
+from .arguments import has_tensor
+from .call_guards import STARS, compile_arguments, is_plain_torch, reason_against
 from .capture import _TRACE_LOCK, Capture
-from .guards import Facts, ambient_state, differs_from, forward_of
+from .guards import Facts, ambient_state, forward_of
 from .reads import ModelReads, has_own_call
+from .recording_watcher import RecordingWatcher, containers_in
 from .snapshot import Snapshot, is_same
-from .soundness import (
-    Origin,
-    is_caught,
-    is_harmless,
-    is_harmless_stdlib,
-    origin_of,
-    place_in,
-    recording_reason,
-)
+from .soundness import Origin, is_caught, origin_of, place_in
+from .tape_modes import DispatchMode, FunctionMode
 from .torch_calls import (
     METADATA,
     OPERATORS,
@@ -51,49 +42,11 @@ from .torch_calls import (
     may_change,
     may_draw,
 )
+from .value_checks import ValueChanged, check_value, random_state
 from .values import TENSOR_CLASSES, UnknownValueError, Values, tensors_in
-from .watcher import CallWatcher, no_profiler
+from .watcher import no_profiler
 
 __all__ = ["Recorded", "ValueChanged", "check_value", "record"]
-
-
-class ValueChanged(Exception):
-    """A value on which the code of a model decided is another one in this run.
-
-    Nothing that outlives the run has been changed by then: the call may be made anew.
-    """
-
-
-@fx.node.has_side_effect
-def random_state() -> list[tuple[torch.Generator, torch.Tensor]]:
-    """Return torch's random generators, each with the state that it is in."""
-    generators = [torch.default_generator]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        generators += torch.cuda.default_generators
-    return [(generator, generator.get_state()) for generator in generators]
-
-
-@fx.node.has_side_effect
-def check_value(
-    value: Any, expected: Any, states: list[tuple[torch.Generator, torch.Tensor]] | None = None
-) -> None:
-    """Go on only if a tensor's ``value`` is as it was when the graph was recorded.
-
-    Args:
-        value: of any plain type.
-        expected: what it was.
-        states: what :func:`random_state` gave, to which the generators go back if it is not.
-
-    Raises:
-        ValueChanged: it is another.
-    """
-    if isinstance(value, torch.Size):
-        value = tuple(value)
-    if type(value) is type(expected) and (value is expected or repr(value) == repr(expected)):
-        return
-    for generator, state in states or ():
-        generator.set_state(state)
-    raise ValueChanged(f"a value that the graph relies on is {value!r}, not {expected!r}")
 
 
 @dataclass(frozen=True)
@@ -135,7 +88,7 @@ def record(
         is_leaf: tells which modules are not opened; by default those that tracing does not open.
     """
     kwargs = dict(kwargs or {})
-    reason = _reason_against(model, args, kwargs)
+    reason = reason_against(model, args, kwargs)
     may_retry = False
     if reason is None:
         if _TRACE_LOCK.acquire(blocking=False):
@@ -147,41 +100,6 @@ def record(
         reason, may_retry = "another call is being captured at this moment", True
     output = type(model).forward(model, *args, **kwargs)
     return Recorded(output, reason=reason, may_retry=may_retry)
-
-
-def _reason_against(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> str | None:
-    """Return why a call is not even worth a try, or None."""
-    forward = forward_of(type(model))
-    if "forward" in model.__dict__ or not isinstance(forward, types.FunctionType):
-        return "its forward is not a Python function of its class"
-    try:
-        call_key(args, kwargs)
-    except TypeError as error:
-        return f"it is called with an argument of type {error}"
-    try:
-        inspect.signature(forward).bind(model, *args, **kwargs)
-    except (TypeError, ValueError):
-        return "it is called with arguments that its signature does not tell"
-    if not _is_plain_torch():
-        return "it is called under a mode or a transform of torch that sees each operation"
-    for _, tensor in tensors_in([args, kwargs]):
-        if type(tensor) not in TENSOR_CLASSES:
-            return f"it is called with a {type(tensor).__qualname__}, a subclass of Tensor"
-        if tensor.layout is not torch.strided or tensor.is_nested:
-            return f"it is called with a tensor of layout {tensor.layout}"
-    return None
-
-
-def _is_plain_torch() -> bool:
-    """Whether no mode and no transform of torch changes what this thread's operations do."""
-    return (
-        torch._C._len_torch_function_stack() == 0
-        and torch._C._len_torch_dispatch_stack() == 0
-        and torch._C._functorch.peek_interpreter_stack() is None
-        and torch._C._get_tracing_state() is None
-    )
 
 
 class _State:
@@ -196,6 +114,7 @@ class Tape:
 
     Attributes:
         reason: why the recording is given up; None as long as it is not.
+        is_calling: whether a recorded call runs.
     """
 
     def __init__(
@@ -217,11 +136,11 @@ class Tape:
         self._facts = Facts()
         self._snapshot = Snapshot(model)
         self._opened: list[tuple[str, nn.Module]] = [("", model)]
-        self._watcher = _Watcher(
+        self._watcher = RecordingWatcher(
             self._facts, self._snapshot, self.suspect, lambda: self._opened[-1], self._ambient
         )
-        self._function_mode = _FunctionMode(self)
-        self._dispatch_mode = _DispatchMode(self)
+        self._function_mode = FunctionMode(self)
+        self._dispatch_mode = DispatchMode(self)
         self._reads = ModelReads(model, self._facts, self._snapshot, self._watcher, self.suspect)
         self._is_leaf = is_leaf or self._reads.is_leaf
         self._graph = fx.Graph()
@@ -239,9 +158,7 @@ class Tape:
         self._relies_on_metadata = False
         self._opaque: str | None = None
         self._outside: set[int] | None = None
-        # Of the call that runs: whether it runs at all, and what is known of its operations.
         self.is_calling = False
-        self.num_random = self.num_untold = 0
 
     # The run
 
@@ -250,8 +167,7 @@ class Tape:
         self._signature = inspect.signature(forward_of(type(self._model)))
         self._bound = self._signature.bind(self._model, *self._args, **self._kwargs).arguments
         containers = [
-            (value, value.copy())
-            for value in _containers_in([*self._args, *self._kwargs.values()])
+            (value, value.copy()) for value in containers_in([*self._args, *self._kwargs.values()])
         ]
         self._facts.add_ambient(self._ambient)
         self._reads.note_module("", self._model)
@@ -278,15 +194,16 @@ class Tape:
         def call_root() -> Any:
             return forward(self._model, *self._args, **self._kwargs)
 
-        with self._function_mode:
+        self._function_mode.switch_on()
+        try:
             if self.reason is None:
                 self._dispatch_mode.switch_on()
                 self._watcher.watch()
-            try:
-                return call_root()
-            finally:
-                self._watcher.rest()
-                self._dispatch_mode.switch_off()
+            return call_root()
+        finally:
+            self._watcher.rest()
+            self._dispatch_mode.switch_off()
+            self._function_mode.switch_off()
 
     def suspect(self, reason: str) -> None:
         """Give the recording up: from here on the call just runs."""
@@ -359,11 +276,9 @@ class Tape:
         kwargs: dict[str, Any],
     ) -> Any:
         if has_own_call(type(module)):
-            self.suspect(
-                f"it calls a {type(module).__qualname__}, which has a __call__ of its own"
-            )
+            self.suspect(f"it calls a {type(module).__qualname__}, which has a __call__ of its own")
         call = self._arguments(args, kwargs)
-        self._function_mode.__exit__(None, None, None)
+        self._function_mode.switch_off()
         try:
             with self._calling(is_told=True):
                 if self._call_leaf is not None:
@@ -373,7 +288,7 @@ class Tape:
                 if call is not None and self.reason is None:
                     self._note_leaf(path, module, call, output)
         finally:
-            self._function_mode.__enter__()
+            self._function_mode.switch_on()
         return output
 
     def _note_leaf(
@@ -386,10 +301,11 @@ class Tape:
         if not self._snapshot.is_unchanged(path):
             self.suspect(f"it changes the module {path!r} before it calls it")
             return
-        self._leaves[path] = module
         node = self._create_node("call_module", path, *call)
         is_layer = is_torch_layer(module)
-        if not is_layer:
+        if is_layer:
+            self._leaves[path] = module
+        else:
             if self._watcher.has_changed_context():
                 self.suspect("it sets a context variable around the call of a module with hooks")
             self._opaque = path
@@ -421,7 +337,7 @@ class Tape:
             return self.function_called(torch.Tensor.requires_grad_, classes, args, {})
         elif is_property and func.__name__ != "__get__":
             self.suspect(f"it sets the attribute {name!r} of a tensor")
-        elif name in REFUSED or f"{getattr(func, '__module__', None)}.".startswith(_REFUSED_MODULES):
+        elif name in REFUSED or _is_refused(func):
             self.suspect(f"it uses {name} of a tensor")
         elif name in METADATA:
             self._note_metadata(args)
@@ -434,7 +350,7 @@ class Tape:
         call = self._arguments(args, kwargs)
         if call is None:
             return func(*args, **kwargs)
-        self.num_random = self.num_untold = 0
+        self._dispatch_mode.num_random = self._dispatch_mode.num_untold = 0
         try:
             with self._calling(is_told=func in SIZES_ARE_TOLD):
                 output = func(*args, **kwargs)
@@ -466,13 +382,13 @@ class Tape:
         else:
             self.suspect(f"it calls {name}() of a tensor with something else")
             return
-        self._has_drawn |= self.num_random > 0 or draws(name, args, kwargs)
+        self._has_drawn |= self._dispatch_mode.num_random > 0 or draws(name, args, kwargs)
         self._has_changed |= changes_silently(name, args, kwargs)
         if name.endswith("_") and not name.endswith("__"):
-            changed = [*args[:1], *kwargs.values()]
-            self._has_changed |= any(map(self._is_outside, _tensors_in(changed)))
+            self.note_write([*args[:1], *kwargs.values()])
         self._note_result(node, output, may_be_plain=True)
-        if self.num_untold or any(tensor.is_nested for tensor in _tensors_in([args, kwargs])):
+        has_nested = any(tensor.is_nested for tensor in _tensors_in([args, kwargs]))
+        if self._dispatch_mode.num_untold or has_nested:
             self._check_sizes(output)
 
     def _note_result(self, node: fx.Node, output: Any, *, may_be_plain: bool) -> None:
@@ -600,34 +516,9 @@ class Tape:
                 return
             frame = frame.f_back
 
-    # What the modes below torch's functions see
-
-    def operation_ran(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """An operation of torch is about to run."""
-        if self.reason is not None:
-            return
-        if not self.is_calling:
-            self.suspect(f"it reaches the operation {func} by other means than functions of torch")
-            return
-        if not isinstance(func, torch._ops.OpOverload):
-            self.suspect(f"it calls {func}, an operator that calls functions")
-            return
-        tags = func.tags
-        if torch.Tag.nondeterministic_seeded in tags:
-            self.num_random += 1
-        if torch.Tag.data_dependent_output in tags:
-            self.num_untold += 1
-        elif torch.Tag.dynamic_output_shape in tags:
-            indices = args[1] if func is torch.ops.aten.index.Tensor else None
-            if indices is None or any(
-                index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices
-            ):
-                self.num_untold += 1
-        if func._schema.is_mutable:
-            for argument, value in zip(func._schema.arguments, args, strict=False):
-                info = argument.alias_info
-                if info is not None and info.is_write:
-                    self._has_changed |= any(map(self._is_outside, _tensors_in(value)))
+    def note_write(self, value: Any) -> None:
+        """The tensors in ``value`` are changed; does the change outlive the call?"""
+        self._has_changed = self._has_changed or any(map(self._is_outside, _tensors_in(value)))
 
     def _is_outside(self, tensor: torch.Tensor) -> bool:
         """Whether ``tensor`` shares its memory with one that was there before the call."""
@@ -674,13 +565,13 @@ class Tape:
             name = parameter.name
             if name in _RESERVED_NAMES:
                 self.suspect(f"its parameter {name!r} has a name that generated code uses")
-            is_starred = parameter.kind in _STARS
+            is_starred = parameter.kind in STARS
             has_default = has_default or parameter.default is not parameter.empty
             default: tuple[Any, ...] = ()
             if has_default and not is_starred:
                 is_plain = type(parameter.default) in (bool, int, str)
                 default = (parameter.default if is_plain else None,)
-            target = _STARS.get(parameter.kind, "") + name
+            target = STARS.get(parameter.kind, "") + name
             node = self._create_node("placeholder", target, default, {})
             if name not in self._bound:
                 if has_tensor(parameter.default):
@@ -708,7 +599,7 @@ class Tape:
             self._may_retry = True
 
     def _outlives(self, value: Any) -> bool:
-        given = _containers_in([*self._args, *self._kwargs.values()])
+        given = containers_in([*self._args, *self._kwargs.values()])
         return any(value is container for container in given) or self._snapshot.holds_object(value)
 
     def _finish(self, output: Any) -> Recorded:
@@ -723,14 +614,12 @@ class Tape:
             if tensor.layout is not torch.strided or type(tensor) not in TENSOR_CLASSES:
                 raise UnknownValueError(f"it uses {path!r}, a tensor of another kind")
             self._facts.add_tensor_at(path, tensor)
-        self._facts.add_condition("is_plain_torch()", is_plain_torch=_is_plain_torch)
+        self._facts.add_condition("is_plain_torch()", is_plain_torch=is_plain_torch)
         self._graph.python_code("self")
         holds = self._facts.compile()
-        holds_arguments = self._compile_arguments()
+        holds_arguments = compile_arguments(self._signature, self._inputs)
 
-        def holds_call(
-            root: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-        ) -> bool:
+        def holds_call(root: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
             return holds_arguments(root, *args, **kwargs) and holds(root)
 
         if not holds_call(self._model, self._args, self._kwargs):
@@ -739,45 +628,6 @@ class Tape:
         capture = Capture(self._graph, holds, self._constants)
         return Recorded(output, capture, holds_call)
 
-    def _compile_arguments(self) -> Callable[..., bool]:
-        """Return a function with the signature of forward: are its tensors like those recorded?"""
-        namespace: dict[str, Any] = {}
-
-        def constant(value: Any) -> str:
-            name = f"fx_instrument_{len(namespace)}"
-            namespace[name] = value
-            return name
-
-        parameters, lines = [], []
-        has_star = False
-        for parameter in self._signature.parameters.values():
-            is_keyword = parameter.kind is parameter.KEYWORD_ONLY
-            if is_keyword and not has_star:
-                parameters.append("*")
-            has_star = has_star or is_keyword or parameter.kind is parameter.VAR_POSITIONAL
-            text = _STARS.get(parameter.kind, "") + parameter.name
-            if parameter.default is not parameter.empty:
-                text += f"={constant(parameter.default)}"
-            parameters.append(text)
-        first: dict[int, str] = {}
-        for place, tensor in self._inputs:
-            if id(tensor) in first:
-                lines.append(f"if {place} is not {first[id(tensor)]}: return False")
-                continue
-            first[id(tensor)] = place
-            variable = constant(None)
-            lines.append(f"{variable} = {place}")
-            lines.append(f"if {differs_from(variable, tensor, constant)}: return False")
-            lines.append(f"if {variable}.is_leaf is not {tensor.is_leaf}: return False")
-        if len(first) > 1:
-            ids = ", ".join(f"id({place})" for place in first.values())
-            lines.append(f"if len({{{ids}}}) != {len(first)}: return False")
-        lines.append("return True")
-        body = "".join(f"    {line}\n" for line in lines)
-        exec(f"def holds_arguments({', '.join(parameters)}):\n{body}", namespace)
-        holds_arguments: Callable[..., bool] = namespace["holds_arguments"]
-        return holds_arguments
-
 
 _FROM_NOWHERE = "it uses a tensor that no recorded call produced"
 
@@ -785,179 +635,6 @@ _REFUSED_MODULES = ("torch.autograd.", "torch.func.", "torch.utils.", "torch._hi
 
 # Global names of generated code, which a parameter would hide.
 _RESERVED_NAMES = frozenset({"self", *fx.graph._custom_builtins})
-
-_STARS: dict[Any, str] = {
-    inspect.Parameter.VAR_POSITIONAL: "*",
-    inspect.Parameter.VAR_KEYWORD: "**",
-}
-
-
-class _FunctionMode(TorchFunctionMode):
-    """Shows a tape each function of torch that is called."""
-
-    def __init__(self, tape: Tape) -> None:
-        super().__init__()
-        self._tape = tape
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        return self._tape.function_called(func, types, args, dict(kwargs or {}))
-
-
-class _DispatchMode(TorchDispatchMode):
-    """Shows a tape each operation that runs, whatever has called it."""
-
-    supports_higher_order_operators = True
-
-    def __init__(self, tape: Tape) -> None:
-        super().__init__()
-        self._tape = tape
-        self._is_on = False
-        self._is_running = False
-
-    def switch_on(self) -> None:
-        """See each operation from here on."""
-        if not self._is_on:
-            self._is_on = True
-            self.__enter__()
-
-    def switch_off(self) -> None:
-        """See no more, if it can be stopped here."""
-        # An operation that is being shown puts the mode back when it ends.
-        if self._is_on and not self._is_running:
-            self._is_on = False
-            self.__exit__(None, None, None)
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        kwargs = dict(kwargs or {})
-        was_running, self._is_running = self._is_running, True
-        try:
-            self._tape.operation_ran(func, args, kwargs)
-            return func(*args, **kwargs)
-        finally:
-            self._is_running = was_running
-
-
-class _Watcher(CallWatcher):
-    """Looks over code that runs for real: only what outlives the call is lost."""
-
-    def __init__(
-        self,
-        facts: Facts,
-        snapshot: Snapshot,
-        suspect: Callable[[str], None],
-        opened: Callable[[], tuple[str, nn.Module]],
-        ambient: tuple[Any, ...],
-    ) -> None:
-        super().__init__(facts, snapshot, suspect, opened)  # type: ignore[arg-type]
-        self._ambient = ambient
-        self._catching: dict[int, bool] = {}
-        self._context: dict[contextvars.ContextVar[Any], Any] = {}
-
-    def _reason_against(self, code: types.CodeType) -> str | None:
-        return recording_reason(code)
-
-    def _is_harmless(self, function: Any) -> bool:
-        owner = getattr(function, "__self__", None)
-        if isinstance(owner, contextvars.ContextVar):
-            self._note_context(owner, function.__name__)
-            return True
-        if function.__name__.startswith(("_set_", "set_")) and "torch" in str(function.__module__):
-            return False
-        return (
-            is_harmless(function)
-            or (function.__module__, function.__name__) in _HARMLESS
-        )
-
-    def _note_context(self, variable: contextvars.ContextVar[Any], method: str) -> None:
-        """A context variable is about to be read or set."""
-        if variable in self._context:
-            return
-        value = variable.get(_UNSET)
-        self._context[variable] = value
-        if method == "get":
-            self._facts.add_condition(
-                f"v{id(variable)}.get(unset) is c{id(variable)}",
-                **{f"v{id(variable)}": variable, "unset": _UNSET, f"c{id(variable)}": value},
-            )
-
-    def has_changed_context(self) -> bool:
-        """Whether a context variable has now another value than before the call."""
-        return any(
-            variable.get(_UNSET) is not value for variable, value in self._context.items()
-        )
-
-    def _is_harmless_stdlib(self, code: types.CodeType) -> bool:
-        return is_harmless_stdlib(code) or (
-            code.co_filename == copy.__file__
-            or (code.co_filename == contextlib.__file__ and code.co_name not in _REDIRECTS)
-        )
-
-    def _keep_closure(self, frame: types.FrameType, path: str, name: str) -> None:
-        """Keep a variable of an enclosing function, if that does not run in this very call."""
-        value = frame.f_locals.get(name)
-        outer = frame.f_back
-        while outer is not None and outer.f_code.co_name != "call_root":
-            if name in outer.f_code.co_cellvars and outer.f_locals.get(name) is value:
-                return
-            outer = outer.f_back
-        self._snapshot.keep(path, name, value)
-
-    def _note_environment(self) -> None:
-        self._facts.add_condition(
-            "environ == known_environ", environ=os.environ._data, known_environ={**os.environ._data}
-        )
-
-    def _note_modes(self) -> None:
-        """The modes in which the call began are noted anyway."""
-
-    def refuse_cached(self, function: Any) -> None:
-        """What a cache gives is seen."""
-
-    def catches(self, code: types.CodeType) -> bool:
-        """Whether ``code`` is the model's and has a `try` statement."""
-        known = self._catching.get(id(code))
-        if known is None:
-            is_users = origin_of(code.co_filename) is Origin.USER
-            known = is_users and bool(getattr(code, "co_exceptiontable", True))
-            self._catching[id(code)] = known
-        return known
-
-    def changed_containers(self, output: Any) -> list[str]:
-        """Return the kinds of the containers that the call has changed and that outlive it."""
-        own = {id(value) for value in _containers_in([output])}
-        for key in own & self._touched.keys():
-            _, container, _ = self._touched[key]
-            if not self._snapshot.holds_object(container):
-                del self._touched[key]
-        self.drop_own_containers()
-        return [
-            type(container).__name__
-            for _, container, contents in self._touched.values()
-            if not is_same(container, contents)
-        ]
-
-
-_UNSET = object()
-# To set an attribute is seen by what has changed in the end.
-_HARMLESS = frozenset(
-    ("builtins", name) for name in ("callable", "delattr", "id", "setattr", "vars")
-)
-_REDIRECTS = frozenset({"suppress"})
-
-
-def _containers_in(value: Any) -> list[Any]:
-    """Return the lists and dicts in nested containers."""
-    found: list[Any] = []
-    for item in value.values() if isinstance(value, dict) else value:
-        if isinstance(item, (list, dict)):
-            found.append(item)
-        if isinstance(item, (list, tuple, dict)):
-            found += _containers_in(item)
-    return found
 
 
 def _holds_tensors(value: Any) -> bool:
@@ -978,9 +655,15 @@ def _is_plain(value: Any) -> bool:
 _MAX_ITEMS = 100
 
 
+def _is_refused(function: Any) -> bool:
+    """Whether ``function`` is one that calls other functions, or works on the graph of autograd."""
+    return f"{getattr(function, '__module__', None)}.".startswith(_REFUSED_MODULES)
+
+
 def _tensors_in(value: Any) -> list[torch.Tensor]:
     return [tensor for _, tensor in tensors_in(value)]
 
 
 def _storage_of(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    identity: int = tensor.untyped_storage()._cdata
+    return identity

@@ -193,8 +193,8 @@ def _fields_of(value: Any) -> dict[str, Any] | None:
 
     Only a dataclass can say so; that it does is found out by making one.
     """
-    cls = type(value)
-    if not dataclasses.is_dataclass(cls) or not getattr(cls, "__dataclass_params__").init:
+    cls: Any = type(value)
+    if not getattr(getattr(cls, "__dataclass_params__", None), "init", False):
         return None
     if origin_of(file_of(cls)) is Origin.STDLIB or not _has_plain_init(cls):
         return None
@@ -205,9 +205,9 @@ def _fields_of(value: Any) -> dict[str, Any] | None:
     is_like = _is_same(vars(value), vars(other)) if hasattr(value, "__dict__") else False
     if isinstance(value, dict):
         is_like = is_like and isinstance(other, dict) and _is_same(dict(value), dict(other))
-    return {name: item for name, item in given.items() if item is not None or _needs(cls, name)} if (
-        is_like
-    ) else None
+    if not is_like:
+        return None
+    return {name: item for name, item in given.items() if item is not None or _needs(cls, name)}
 
 
 def _needs(cls: type, name: str) -> bool:
