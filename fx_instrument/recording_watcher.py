@@ -65,10 +65,9 @@ class RecordingWatcher(CallWatcher):
         return any(variable.get(_UNSET) is not value for variable, value in self._context.items())
 
     def _is_harmless_stdlib(self, code: types.CodeType) -> bool:
-        return is_harmless_stdlib(code) or (
-            code.co_filename == copy.__file__
-            or (code.co_filename == contextlib.__file__ and code.co_name not in _REDIRECTS)
-        )
+        if code in _HIDES_ERRORS:
+            self._refuse(f"it calls {code.co_name}(), which hides errors or redirects output")
+        return is_harmless_stdlib(code) or code.co_filename in (copy.__file__, contextlib.__file__)
 
     def _keep_closure(self, frame: types.FrameType, path: str, name: str) -> None:
         """Keep a variable of an enclosing function, if that does not run in this very call."""
@@ -122,7 +121,12 @@ _UNSET = object()
 _HARMLESS = frozenset(
     ("builtins", name) for name in ("callable", "delattr", "id", "setattr", "vars")
 )
-_REDIRECTS = frozenset({"suppress"})
+_HIDES_ERRORS = frozenset(
+    vars(cls)["__enter__"].__code__
+    for base in (contextlib.suppress, contextlib.redirect_stdout)
+    for cls in base.__mro__
+    if "__enter__" in vars(cls)
+)
 
 
 def containers_in(value: Any) -> list[Any]:

@@ -105,7 +105,8 @@ class Snapshot:
 
     def holds_object(self, value: Any) -> bool:
         """Whether ``value`` is a container, or stands in one, that was there before."""
-        return id(value) in self._containers or any(
+        is_empty = any(value is container for _, _, container in self._empty)
+        return (is_empty or id(value) in self._containers) or any(
             any(item is value for item in _items(contents))
             for _, _, _, contents in self._containers.values()
         )

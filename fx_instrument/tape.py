@@ -254,7 +254,8 @@ class Tape:
         if module is self._model:
             self.suspect("it calls itself")
             return original(module, *args, **kwargs)
-        self._stack[path] = (path, type(module))
+        stack = self._stack
+        self._stack = {**stack, path: (path, type(module))}
         try:
             if self._is_leaf(module):
                 return self._leaf_called(original, path, module, args, kwargs)
@@ -265,7 +266,7 @@ class Tape:
             finally:
                 self._opened.pop()
         finally:
-            self._stack.pop(path, None)
+            self._stack = stack
 
     def _leaf_called(
         self,
@@ -552,7 +553,7 @@ class Tape:
         if not isinstance(tensor, torch.Tensor) or not self._snapshot.has_tensor(tensor):
             raise UnknownValueError(_FROM_NOWHERE)
         name = f"_tensor_constant{len(self._constants)}"
-        while hasattr(self._model, name):
+        while _has_attribute(self._model, name):
             name += "_"
         self._constants[name] = tensor
         self._facts.add_constant(tensor)
@@ -653,6 +654,13 @@ def _is_plain(value: Any) -> bool:
 
 
 _MAX_ITEMS = 100
+
+
+def _has_attribute(module: nn.Module, name: str) -> bool:
+    """The same as hasattr(), but that the module is not asked, which would be noted."""
+    own = module.__dict__
+    members = (own, own["_parameters"], own["_buffers"], own["_modules"])
+    return hasattr(type(module), name) or any(name in members_of for members_of in members)
 
 
 def _is_refused(function: Any) -> bool:
