@@ -8,7 +8,7 @@ import copy
 import os
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import nn
 
@@ -21,7 +21,11 @@ __all__ = ["RecordingWatcher", "containers_in"]
 
 
 class RecordingWatcher(CallWatcher):
-    """Looks over code that runs for real: only what outlives the call is lost."""
+    """Looks over code that runs for real: only what outlives the call is lost.
+
+    Attributes:
+        has_warned: whether the call was refused for a warning.
+    """
 
     def __init__(
         self,
@@ -33,6 +37,7 @@ class RecordingWatcher(CallWatcher):
     ) -> None:
         super().__init__(facts, snapshot, suspect, opened)  # type: ignore[arg-type]
         self._ambient = ambient
+        self.has_warned = False
         self._catching: dict[int, bool] = {}
         self._context: dict[contextvars.ContextVar[Any], Any] = {}
 
@@ -47,6 +52,10 @@ class RecordingWatcher(CallWatcher):
         if function.__name__.startswith(("_set_", "set_")) and "torch" in str(function.__module__):
             return False
         return is_harmless(function) or (function.__module__, function.__name__) in _HARMLESS
+
+    def _refuse_call(self, caller: types.FrameType, name: str) -> NoReturn:
+        self.has_warned |= name in _WARNINGS
+        super()._refuse_call(caller, name)
 
     def _note_context(self, variable: contextvars.ContextVar[Any], method: str) -> None:
         """A context variable is about to be read or set."""
@@ -117,6 +126,8 @@ class RecordingWatcher(CallWatcher):
 
 
 _UNSET = object()
+# What is said only once by much of the code that says it.
+_WARNINGS = frozenset({"debug", "error", "info", "log", "warn", "warning", "warn_explicit"})
 # To set an attribute is seen by what has changed in the end.
 _HARMLESS = frozenset(
     ("builtins", name) for name in ("callable", "delattr", "id", "setattr", "vars")

@@ -321,11 +321,20 @@ def recording_reason(code: types.CodeType) -> str | None:
             return f"an assignment to {name!r} of an enclosing function ({_place(code, line)})"
         if opname == "YIELD_VALUE" and is_caught(code, instruction.offset):
             return f"a `yield` in a `try` statement ({_place(code, line)})"
-        is_exit = code.co_name == "__exit__" and opname == "RETURN_VALUE"
-        if is_exit and not _loads_none(previous):
+        if code.co_name == "__exit__" and _returns_something(instruction, previous):
             return f"an __exit__() that may hide an error ({_place(code, line)})"
         previous = instruction
     return None
+
+
+def _returns_something(instruction: dis.Instruction, previous: dis.Instruction | None) -> bool:
+    """Whether ``instruction`` returns what may not be None or False."""
+    if instruction.opname == "RETURN_CONST":
+        return bool(instruction.argval)
+    is_constant = previous is not None and previous.opname == "LOAD_CONST"
+    return instruction.opname == "RETURN_VALUE" and not (
+        is_constant and previous is not None and not previous.argval
+    )
 
 
 def is_caught(code: types.CodeType, offset: int) -> bool:

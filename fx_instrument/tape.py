@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.overrides import is_tensor_method_or_property
 
 from .arguments import has_tensor
 from .call_guards import STARS, compile_arguments, is_plain_torch, reason_against
@@ -188,7 +187,8 @@ class Tape:
                 return self._finish(output)
             except UnknownValueError as error:
                 self.suspect(str(error))
-        return Recorded(output, reason=self.reason, may_retry=self._may_retry)
+        may_retry = self._may_retry or self._watcher.has_warned
+        return Recorded(output, reason=self.reason, may_retry=may_retry)
 
     def _run(self, forward: Callable[..., Any]) -> Any:
         def call_root() -> Any:
@@ -376,7 +376,7 @@ class Tape:
             node = self._create_node("call_function", getattr, (call[0][0], name), {})
         elif name in OPERATORS and not kwargs:
             node = self._create_node("call_function", OPERATORS[name], *call)
-        elif not is_tensor_method_or_property(func):
+        elif not _is_method(func):
             node = self._create_node("call_function", func, *call)
         elif args and isinstance(args[0], torch.Tensor):
             node = self._create_node("call_method", name, *call)
@@ -621,7 +621,10 @@ class Tape:
         holds_arguments = compile_arguments(self._signature, self._inputs)
 
         def holds_call(root: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-            return holds_arguments(root, *args, **kwargs) and holds(root)
+            try:
+                return holds_arguments(root, *args, **kwargs) and holds(root)
+            except (AttributeError, IndexError, KeyError, RuntimeError, TypeError):
+                return False
 
         if not holds_call(self._model, self._args, self._kwargs):
             self.suspect("what it reads changes while it runs")
@@ -654,6 +657,12 @@ def _is_plain(value: Any) -> bool:
 
 
 _MAX_ITEMS = 100
+
+
+def _is_method(function: Any) -> bool:
+    """Whether ``function`` is a method of tensors."""
+    name = function.__name__
+    return getattr(torch.Tensor, name, None) is function or function.__module__ == "torch._tensor"
 
 
 def _has_attribute(module: nn.Module, name: str) -> bool:

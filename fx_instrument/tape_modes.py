@@ -69,6 +69,11 @@ class DispatchMode(TorchDispatchMode):
         self._is_on = False
         self._is_running = False
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Spare the seconds that importing the compiler takes: nothing is compiled here."""
+        return False
+
     def switch_on(self) -> None:
         """See each operation from here on."""
         if not self._is_on:

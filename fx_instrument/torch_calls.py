@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import types
 from typing import Any
 
 import torch
@@ -81,9 +82,17 @@ _DRAWING_LAYERS = (
 
 def is_torch_layer(module: nn.Module) -> bool:
     """Whether calling ``module`` runs code of torch alone."""
-    return type(module).__module__.startswith("torch.nn.") and not any(
-        has_hooks(part) or "forward" in part.__dict__ for part in module.modules()
+    return all(
+        type(part).__module__.startswith("torch.nn.")
+        and not has_hooks(part)
+        and not any(map(_is_users, part.__dict__.values()))
+        for part in module.modules()
     )
+
+
+def _is_users(value: Any) -> bool:
+    """Whether ``value`` is a function that is none of torch's, such as an activation."""
+    return isinstance(value, types.FunctionType) and not value.__module__.startswith("torch.")
 
 
 def may_draw(layer: nn.Module) -> bool:

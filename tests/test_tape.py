@@ -7,10 +7,13 @@ import contextlib
 import contextvars
 import copy
 import dataclasses
+import functools
 import os
+import re
 import threading
 import time
 import warnings
+import weakref
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -363,6 +366,7 @@ class TestValues:
 
 
 CACHE: dict[str, Any] = {}
+FAR = torch.full((3,), 10.0)
 VARIABLE = contextvars.ContextVar("VARIABLE", default=1)
 
 
@@ -446,7 +450,7 @@ def with_attribute(self, x):
         (lambda self, x: x.grad, "uses grad"),
         (lambda self, x: x * x.data_ptr(), "data_ptr"),
         (lambda self, x: torch.rand(1, generator=self.generator), "Generator"),
-        (lambda self, x: self.forward_twice(x) if x.dim() > 5 else type(self)()(x), "calls"),
+        (lambda self, x: self(-x) if x.sum() > 0 else x, "calls itself"),
         (caught, "`try` statement around a torch call"),
         (caught_outside, "which hides errors"),
         (without_gradients, "grad mode"),
@@ -464,18 +468,11 @@ def test_what_a_graph_would_lose_is_refused(forward, reason):
         alone=(nn.ReLU(),),
         generator=torch.Generator(),
     )
-    x = torch.eye(3).requires_grad_(reason == "register_hook")
-    torch.manual_seed(1)
-    with contextlib.suppress(RecursionError):
-        recorded = record(model, (x,))
-        assert recorded.capture is None
-        assert recorded.holds_call is None
-        with warnings.catch_warnings():
-            assert pytest.raises(AssertionError, graph_module, model, recorded)
-        import re
-
-        assert re.search(reason, recorded.reason), recorded.reason
+    recorded = record(model, (torch.eye(3).requires_grad_(reason == "register_hook"),))
     CACHE.clear()
+    assert recorded.capture is None
+    assert recorded.holds_call is None
+    assert re.search(reason, recorded.reason), recorded.reason
 
 
 def test_the_output_of_a_call_that_is_refused_is_the_models():
@@ -483,6 +480,44 @@ def test_the_output_of_a_call_that_is_refused_is_the_models():
     recorded = record(model, (X,))
     assert torch.equal(recorded.output, X * 2)
     assert model.calls == 1
+
+
+def test_a_warning_that_is_given_once_hides_the_model_once():
+    def forward(self, x):
+        warn_once()
+        return x + 1
+
+    @functools.lru_cache
+    def warn_once():
+        warnings.warn("only once", stacklevel=1)
+
+    model = module_of(forward)
+    with pytest.warns(UserWarning, match="only once"):
+        assert record(model, (X,)).may_retry
+    assert record(model, (X,)).reason is None
+
+
+def test_tensors_of_the_surroundings_are_constants_of_the_graph():
+    near = torch.ones(3)
+
+    def forward(self, x, bias=FAR):
+        return x * near + FAR + bias
+
+    model = module_of(forward)
+    recorded = record(model, (X, X + 1))
+    assert len(recorded.capture.constants) == 2
+    assert torch.equal(graph_module(model, recorded)(X, X), model(X, X))
+    near.resize_(1)
+    assert not recorded.holds_call(model, (X, X), {})
+    assert "as its default" in record(model, (X,)).reason
+
+
+def test_a_layer_with_code_of_the_users_is_not_known():
+    layer = nn.TransformerEncoderLayer(4, 2, 8, activation=lambda x: torch.relu(x))
+    model = module_of(lambda self, x: self.layer(x).view(*x.shape), layer=layer.eval())
+    assert record(model, (torch.randn(2, 3, 4),)).reason is None
+    model = module_of(lambda self, x: x * self.layer(x).shape[0], layer=layer.eval())
+    assert "cannot be looked into" in record(model, (torch.randn(2, 3, 4),)).reason
 
 
 def test_state_that_is_made_in_the_first_call_is_there_in_the_second():
@@ -645,8 +680,6 @@ def test_another_thread_is_not_recorded_and_not_disturbed():
 
 
 def test_tensors_die_in_a_recorded_call_when_they_die_in_an_eager_one():
-    import weakref
-
     alive = []
 
     def forward(self, x):
@@ -682,10 +715,8 @@ def test_a_timm_model_that_decides_by_sizes():
         warnings.simplefilter("ignore")
         timm = pytest.importorskip("timm")
     torch.manual_seed(0)
-    for name, size in (("mobilevit_xxs", 64), ("tf_mobilenetv3_small_minimal_100", 64)):
-        for is_training in (False, True):
-            x = torch.randn(2, 3, size, size)
-            check(timm.create_model(name).train(is_training), (x,), (x * 2,))
+    x = torch.randn(2, 3, 32, 32)
+    check(timm.create_model("tf_mobilenetv3_small_minimal_100"), (x,), (x * 2,))
 
 
 @pytest.mark.parametrize("is_training", [False, True])
