@@ -94,8 +94,9 @@ def compile_arguments(
         lines.append(f"if {differs_from(variable, tensor, constant)}: return False")
         lines.append(f"if {variable}.is_leaf is not {tensor.is_leaf}: return False")
     if len(first) > 1:
-        ids = ", ".join(f"id({place})" for place in first.values())
-        lines.append(f"if len({{{ids}}}) != {len(first)}: return False")
+        # A parameter may have the name of a builtin function.
+        ids = ", ".join(f"{constant(id)}({place})" for place in first.values())
+        lines.append(f"if {constant(len)}({{{ids}}}) != {len(first)}: return False")
     lines.append("return True")
     body = "".join(f"    {line}\n" for line in lines)
     exec(f"def holds_arguments({', '.join(parameters)}):\n{body}", namespace)

@@ -40,6 +40,8 @@ _IDENTICAL = (
     torch.Tensor, nn.Module, type, types.FunctionType, types.BuiltinFunctionType, types.MethodType,
     types.ModuleType, enum.Enum, logging.Logger,
 )  # fmt: skip
+# Where the classes come from whose attributes do not change.
+_KNOWN_CLASSES = ("builtins", "collections", "torch", "numpy")
 _CONTAINERS = (list, tuple, set, frozenset, dict, collections.deque)
 
 
@@ -94,7 +96,7 @@ def freeze(value: Any, seen: dict[int, Any] | None = None) -> Any:
     state = getattr(value, "__dict__", None)
     if not held and not slots and state is None and not isinstance(value, _CONTAINERS):
         return _Same(value)
-    if not cls.__module__.startswith(("builtins", "collections", "torch", "numpy")):
+    if not cls.__module__.startswith(_KNOWN_CLASSES):
         held.append(tuple((name, freeze(item, seen)) for name, item in plain_attributes(cls)))
     held += [freeze(item, seen) for item in (slots, state) if item]
     return cls, tuple(held)
@@ -129,7 +131,8 @@ def _contents_of(value: Any) -> _Contents | None:
         state = getattr(value, "__dict__", None)
         if isinstance(state, dict):
             waiting.append(state)
-            classes |= dict.fromkeys(type(value).__mro__[:-1])
+            if not type(value).__module__.startswith(_KNOWN_CLASSES):
+                classes |= dict.fromkeys(type(value).__mro__[:-1])
     for cls in classes:
         found[id(cls)] = vars(cls), _items_of(vars(cls))
     return [*found.values()]
@@ -181,7 +184,7 @@ def differs_from(variable: str, tensor: torch.Tensor, constant: Callable[[Any], 
         constant: gives the name under which the expression finds a value.
     """
     return (
-        f"type({variable}) is not {constant(type(tensor))}"
+        f"{constant(type)}({variable}) is not {constant(type(tensor))}"
         f" or {variable}.shape != {constant(tensor.shape)}"
         f" or {variable}.stride() != {constant(tensor.stride())}"
         f" or {variable}.dtype is not {constant(tensor.dtype)}"

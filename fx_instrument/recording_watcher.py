@@ -76,6 +76,11 @@ class RecordingWatcher(CallWatcher):
     def _is_harmless_stdlib(self, code: types.CodeType) -> bool:
         if code in _HIDES_ERRORS:
             self._refuse(f"it calls {code.co_name}(), which hides errors or redirects output")
+        if code is os.getenv.__code__:
+            self._note_environment()
+            return True
+        if code.co_filename in _SYSTEM_FILES:
+            return code.co_name in _READS_OF_ENVIRONMENT
         return is_harmless_stdlib(code) or code.co_filename in (copy.__file__, contextlib.__file__)
 
     def _keep_closure(self, frame: types.FrameType, path: str, name: str) -> None:
@@ -129,9 +134,10 @@ _UNSET = object()
 # What is said only once by much of the code that says it.
 _WARNINGS = frozenset({"debug", "error", "info", "log", "warn", "warning", "warn_explicit"})
 # To set an attribute is seen by what has changed in the end.
-_HARMLESS = frozenset(
-    ("builtins", name) for name in ("callable", "delattr", "id", "setattr", "vars")
-)
+_HARMLESS = frozenset(("builtins", name) for name in ("callable", "delattr", "setattr", "vars"))
+# Their functions ask for files, but for those of os.environ, of which the caller is noted.
+_SYSTEM_FILES = frozenset({"<frozen os>", "<frozen genericpath>", os.__file__})
+_READS_OF_ENVIRONMENT = frozenset({"__getitem__", "__iter__", "__len__", "decode", "encode"})
 _HIDES_ERRORS = frozenset(
     vars(cls)["__enter__"].__code__
     for base in (contextlib.suppress, contextlib.redirect_stdout)

@@ -116,9 +116,13 @@ class DispatchMode(TorchDispatchMode):
                     tape.note_write(value)
 
 
+_OWN_NAMESPACES = frozenset({"aten", "prim", "prims", "quantized"})
+
+
 def _is_untold(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> bool:
     """Whether the sizes of what ``func`` gives depend on the values that it is given."""
-    if torch.Tag.data_dependent_output in func.tags:
+    # Operators of other libraries seldom tell by their tags.
+    if torch.Tag.data_dependent_output in func.tags or func.namespace not in _OWN_NAMESPACES:
         return True
     if func is torch.ops.aten.index.Tensor:
         masks = (torch.bool, torch.uint8)
