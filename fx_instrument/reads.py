@@ -113,6 +113,13 @@ class ModelReads:
         get_ident, read, watcher = threading.get_ident, nn.Module.__getattribute__, self._watcher
         thread = get_ident()
 
+        def note(what: Callable[..., None], *args: Any) -> None:
+            if watcher.is_watching and get_ident() == thread:
+                try:
+                    what(*args)
+                except Exception as error:  # The call, in the midst of which this runs, must go on.
+                    self._suspect(f"what it reads cannot be kept: {type(error).__name__}: {error}")
+
         def observe(module: nn.Module, name: str) -> Any:
             try:
                 value = read(module, name)
@@ -121,22 +128,18 @@ class ModelReads:
                     raise
                 # What __getattr__ would find, in a tenth of the time.
                 child = read(module, "__dict__").get("_modules", {}).get(name)
-                is_watching = watcher.is_watching and get_ident() == thread
                 if child is not None:
-                    if is_watching:
-                        self._note_child(module, name, child)
+                    note(self._note_child, module, name, child)
                     return child
-                if is_watching:
-                    self._note_member(module, name)
+                note(self._note_member, module, name)
                 raise
-            if watcher.is_watching and get_ident() == thread:
-                if name not in _MODULE_INTERNALS:
-                    self._note_read(module, name, value)
-                elif name in ("__dict__", "forward"):
-                    if origin_of(sys._getframe(1).f_code.co_filename) is Origin.USER:
-                        self._note_side_door(module, name)
-                elif name not in _OWN_ATTRIBUTES and name in read(module, "__dict__"):
-                    self._note_read(module, name, value)
+            if name not in _MODULE_INTERNALS:
+                note(self._note_read, module, name, value)
+            elif name in ("__dict__", "forward"):
+                if origin_of(sys._getframe(1).f_code.co_filename) is Origin.USER:
+                    note(self._note_side_door, module, name)
+            elif name not in _OWN_ATTRIBUTES and name in read(module, "__dict__"):
+                note(self._note_read, module, name, value)
             return value
 
         init, has_torch_function = nn.Module.__init__, overrides.has_torch_function

@@ -83,6 +83,13 @@ class RecordingWatcher(CallWatcher):
             return code.co_name in _READS_OF_ENVIRONMENT
         return is_harmless_stdlib(code) or code.co_filename in (copy.__file__, contextlib.__file__)
 
+    def _look_over(self, frame: types.FrameType) -> Origin:
+        try:
+            return super()._look_over(frame)
+        except Exception as error:  # The call, in the midst of which this runs, must go on.
+            self._refuse(f"what it reads cannot be kept: {type(error).__name__}: {error}")
+            return origin_of(frame.f_code.co_filename)
+
     def _keep_closure(self, frame: types.FrameType, path: str, name: str) -> None:
         """Keep a variable of an enclosing function, if that does not run in this very call."""
         value = frame.f_locals.get(name)

@@ -26,7 +26,7 @@ from .capture import _TRACE_LOCK, Capture
 from .guards import Facts, ambient_state, forward_of
 from .reads import ModelReads, has_own_call
 from .recording_watcher import RecordingWatcher, containers_in
-from .snapshot import Snapshot, is_same
+from .snapshot import Snapshot, copy_of, is_same
 from .soundness import Origin, is_caught, origin_of, place_in
 from .tape_modes import DispatchMode, FunctionMode
 from .torch_calls import (
@@ -93,7 +93,8 @@ def record(
         if _TRACE_LOCK.acquire(blocking=False):
             try:
                 if _state.tape is None:
-                    return Tape(model, args, kwargs, call_leaf, is_leaf).record()
+                    tape = Tape(model, args, kwargs, call_leaf, is_leaf)
+                    return tape.record(forward_of(type(model)))
             finally:
                 _TRACE_LOCK.release()
         reason, may_retry = "another call is being captured at this moment", True
@@ -129,6 +130,9 @@ class Tape:
         self._model = model
         self._args = args
         self._kwargs = kwargs
+        self._containers = [
+            (value, copy_of(value)) for value in containers_in([*args, *kwargs.values()])
+        ]
         self._call_leaf = call_leaf
         self._thread = threading.get_ident()
         self._ambient = ambient_state()
@@ -161,34 +165,34 @@ class Tape:
 
     # The run
 
-    def record(self) -> Recorded:
-        """Call the forward, and return what became of it."""
-        self._signature = inspect.signature(forward_of(type(self._model)))
-        self._bound = self._signature.bind(self._model, *self._args, **self._kwargs).arguments
-        containers = [
-            (value, value.copy()) for value in containers_in([*self._args, *self._kwargs.values()])
-        ]
-        self._facts.add_ambient(self._ambient)
-        self._reads.note_module("", self._model)
-        self._add_placeholders()
+    def record(self, forward: Callable[..., Any]) -> Recorded:
+        """Call ``forward``, the model's, and return what became of it."""
+        with self._giving_up():
+            self._facts.add_ambient(self._ambient)
+            self._reads.note_module("", self._model)
+            self._add_placeholders(forward)
         _state.tape = self
         try:
             with no_profiler(), self._reads.observed(), self._called_modules():
-                output = self._run(type(self._model).forward)
+                output = self._run(forward)
         finally:
             _state.tape = None
-        if self.reason is None:
-            for container, contents in containers:
-                if not is_same(container, contents):
-                    self.suspect("it changes one of its arguments")
+        with self._giving_up():
             self._note_changes(output)
-        if self.reason is None:
-            try:
+            if self.reason is None:
                 return self._finish(output)
-            except UnknownValueError as error:
-                self.suspect(str(error))
         may_retry = self._may_retry or self._watcher.has_warned
         return Recorded(output, reason=self.reason, may_retry=may_retry)
+
+    @contextlib.contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        """Give the recording up for an error that is raised here: the call goes on."""
+        try:
+            yield
+        except UnknownValueError as error:
+            self.suspect(str(error))
+        except Exception as error:
+            self.suspect(f"it cannot be written down: {type(error).__name__}: {error}")
 
     def _run(self, forward: Callable[..., Any]) -> Any:
         def call_root() -> Any:
@@ -287,7 +291,8 @@ class Tape:
                 else:
                     output = original(module, *args, **kwargs)
                 if call is not None and self.reason is None:
-                    self._note_leaf(path, module, call, output)
+                    with self._giving_up():
+                        self._note_leaf(path, module, call, output)
         finally:
             self._function_mode.switch_on()
         return output
@@ -359,7 +364,8 @@ class Tape:
             self.suspect(f"{name}() raises an error")
             raise
         if self.reason is None:
-            self._note_call(func, name, is_property, call, args, kwargs, output)
+            with self._giving_up():
+                self._note_call(func, name, is_property, call, args, kwargs, output)
         return output
 
     def _note_call(
@@ -386,7 +392,8 @@ class Tape:
         self._has_drawn |= self._dispatch_mode.num_random > 0 or draws(name, args, kwargs)
         self._has_changed |= changes_silently(name, args, kwargs)
         if name.endswith("_") and not name.endswith("__"):
-            self.note_write([*args[:1], *kwargs.values()])
+            self.note_write(args[:1])
+        self.note_write(kwargs.get("out"))
         self._note_result(node, output, may_be_plain=True)
         has_nested = any(tensor.is_nested for tensor in _tensors_in([args, kwargs]))
         if self._dispatch_mode.num_untold or has_nested:
@@ -499,13 +506,12 @@ class Tape:
             self.suspect("it changes a mode of torch, such as grad mode or autocast")
             return None
         self._check_handlers()
-        try:
+        with self._giving_up():
             given = tuple(self._values.argument(arg) for arg in args)
             named = {name: self._values.argument(arg) for name, arg in kwargs.items()}
-        except UnknownValueError as error:
-            self.suspect(str(error))
-            return None
-        return None if self.reason is not None else (given, named)
+            if self.reason is None:
+                return given, named
+        return None
 
     def _check_handlers(self) -> None:
         """Give up where the code would go on after an error in this call."""
@@ -559,7 +565,9 @@ class Tape:
         self._facts.add_constant(tensor)
         return self._create_node("get_attr", name, (), {})
 
-    def _add_placeholders(self) -> None:
+    def _add_placeholders(self, forward: Callable[..., Any]) -> None:
+        self._signature = inspect.signature(forward)
+        bound = self._signature.bind(self._model, *self._args, **self._kwargs).arguments
         self._graph._graph_namespace.create_name("self", None)
         has_default = False
         for parameter in [*self._signature.parameters.values()][1:]:
@@ -574,22 +582,29 @@ class Tape:
                 default = (parameter.default if is_plain else None,)
             target = STARS.get(parameter.kind, "") + name
             node = self._create_node("placeholder", target, default, {})
-            if name not in self._bound:
+            if name not in bound:
                 if has_tensor(parameter.default):
                     self.suspect(f"its parameter {name!r} has a tensor as its default")
                 continue
-            for _, tensor in tensors_in(self._bound[name]):
+            for place, tensor in tensors_in(bound[name], name):
                 if id(tensor) in self._reads.tensors:
                     self.suspect("it is called with a tensor that is part of its state")
-            self._values.add(self._bound[name], node)
-            self._inputs += tensors_in(self._bound[name], name)
+                self._inputs.append((place, tensor))
+            self._values.add(bound[name], node)
 
     # The end
 
     def _note_changes(self, output: Any) -> None:
         """Give up if the call has changed what outlives it."""
-        changes = [f"it changes a {kind} that outlives the call" for kind in
-                   self._watcher.changed_containers(output)]  # fmt: skip
+        if self.reason is not None:
+            return
+        changes = [
+            "it changes one of its arguments"
+            for container, contents in self._containers
+            if not is_same(container, contents)
+        ]
+        kinds = self._watcher.changed_containers(output)
+        changes += [f"it changes a {kind} that outlives the call" for kind in kinds]
         if self._watcher.has_changed_context():
             changes.append("it sets a context variable")
         changes += [
@@ -600,8 +615,8 @@ class Tape:
             self._may_retry = True
 
     def _outlives(self, value: Any) -> bool:
-        given = containers_in([*self._args, *self._kwargs.values()])
-        return any(value is container for container in given) or self._snapshot.holds_object(value)
+        is_argument = any(value is container for container, _ in self._containers)
+        return is_argument or self._snapshot.holds_object(value)
 
     def _finish(self, output: Any) -> Recorded:
         self._graph.output(self._values.output(output, self._outlives))
@@ -682,5 +697,8 @@ def _tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def _storage_of(tensor: torch.Tensor) -> int:
-    identity: int = tensor.untyped_storage()._cdata
+    try:
+        identity: int = tensor.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):
+        return 0  # It has none: any other of the kind may share its memory.
     return identity
