@@ -220,13 +220,14 @@ class Tape:
             self._dispatch_mode.switch_off()
 
     def _place(self) -> str:
-        frame = sys._getframe(2)
-        inner: types.FrameType | None = frame
-        while inner is not None and inner.f_code.co_name != "call_root":
-            if origin_of(inner.f_code.co_filename) is Origin.USER:
-                return f' (File "{inner.f_code.co_filename}", line {inner.f_lineno})'
-            inner = inner.f_back
-        return ""
+        """Return the line of the model's code that runs; empty if the call has ended."""
+        place = ""
+        frame: types.FrameType | None = sys._getframe(2)
+        while frame is not None and frame.f_code.co_name != "call_root":
+            if not place and origin_of(frame.f_code.co_filename) is Origin.USER:
+                place = f' (File "{frame.f_code.co_filename}", line {frame.f_lineno})'
+            frame = frame.f_back
+        return place if frame is not None else ""
 
     @contextlib.contextmanager
     def _called_modules(self) -> Iterator[None]:

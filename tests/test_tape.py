@@ -491,6 +491,13 @@ def test_a_buffer_that_counts_does_so_in_each_run():
     check(model, (X,))
 
 
+def test_a_reason_tells_the_place_if_there_is_one():
+    model = module_of(lambda self, x: print() or x)
+    assert re.search(r'File ".*test_tape.py", line \d+', record(model, (X,)).reason)
+    model = module_of(lambda self, x: setattr(self, "last", 1) or x)
+    assert record(model, (X,)).reason == "it sets its attribute 'last'"
+
+
 def test_the_output_of_a_call_that_is_refused_is_the_models():
     model = module_of(lambda self, x: setattr(self, "calls", self.calls + 1) or x * 2, calls=0)
     recorded = record(model, (X,))
