@@ -22,6 +22,8 @@ __all__ = ["TorchCalls", "passed_files"]
 class TorchCalls(TorchFunctionMode):
     """Times the torch calls that the statements of frames make."""
 
+    is_own = True
+
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import logging
+import operator
 import reprlib
 import types
 from collections.abc import Callable, Iterable
@@ -18,6 +20,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
+from .marks import SLOT
 from .snapshot import slots_of
 
 __all__ = [
@@ -37,11 +40,13 @@ _SCALARS_AND_NUMBERS = (bool, int, float, complex, str, bytes, type(None), torch
 _MAX_ITEMS = 1000
 _LITERALS = (bool, int, float, complex, str, bytes)
 
-# What is equal to itself alone.
+# What is equal to itself alone. A logger holds all others, and a call of it is seen anyway.
 _IDENTICAL = (
     torch.Tensor, nn.Module, type, types.FunctionType, types.BuiltinFunctionType, types.MethodType,
-    types.ModuleType, enum.Enum,
+    types.ModuleType, enum.Enum, logging.Logger,
 )  # fmt: skip
+# Where the classes come from whose attributes do not change.
+_KNOWN_CLASSES = ("builtins", "collections", "torch", "numpy")
 _CONTAINERS = (list, tuple, set, frozenset, dict, collections.deque)
 
 
@@ -83,7 +88,8 @@ def freeze(value: Any, seen: dict[int, Any] | None = None) -> Any:
     elif isinstance(value, (set, frozenset)):
         held.append(frozenset(freeze(item, seen) for item in value))
     elif isinstance(value, dict):
-        held += [(freeze(key, seen), freeze(item, seen)) for key, item in value.items()]
+        # Not the items that the object gives, which a subclass may make anew each time.
+        held += [(freeze(key, seen), freeze(item, seen)) for key, item in dict.items(value)]
     elif isinstance(value, np.ndarray):
         held += [value.shape, value.dtype.str, value.tobytes()]
     elif isinstance(value, functools.partial):
@@ -95,10 +101,65 @@ def freeze(value: Any, seen: dict[int, Any] | None = None) -> Any:
     state = getattr(value, "__dict__", None)
     if not held and not slots and state is None and not isinstance(value, _CONTAINERS):
         return _Same(value)
-    if not cls.__module__.startswith(("builtins", "collections", "torch", "numpy")):
+    if not cls.__module__.startswith(_KNOWN_CLASSES):
         held.append(tuple((name, freeze(item, seen)) for name, item in plain_attributes(cls)))
     held += [freeze(item, seen) for item in (slots, state) if item]
     return cls, tuple(held)
+
+
+_Contents = list[tuple[Any, tuple[Any, ...]]]
+
+
+def _contents_of(value: Any) -> _Contents | None:
+    """Return each container that :func:`freeze` would look into, and what it holds.
+
+    None where that does not tell all that :func:`freeze` would.
+    """
+    found: dict[int, tuple[Any, tuple[Any, ...]]] = {}
+    classes: dict[type, None] = {}
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if type(value) in _SCALARS or isinstance(value, (float, complex, *_IDENTICAL)):
+            continue
+        if isinstance(value, (np.ndarray, functools.partial)) or slots_of(value):
+            return None
+        if isinstance(value, (tuple, frozenset)):
+            waiting += value
+        elif isinstance(value, _CONTAINERS):
+            if len(value) > _MAX_ITEMS:
+                return None
+            if id(value) not in found:
+                items = _items_of(value)
+                found[id(value)] = value, items
+                waiting += items
+        state = getattr(value, "__dict__", None)
+        if isinstance(state, dict):
+            waiting.append(state)
+            if not type(value).__module__.startswith(_KNOWN_CLASSES):
+                classes |= dict.fromkeys(type(value).__mro__[:-1])
+    for cls in classes:
+        found[id(cls)] = vars(cls), _items_of(vars(cls))
+    return [*found.values()]
+
+
+def _items_of(container: Any) -> tuple[Any, ...]:
+    if isinstance(container, dict):
+        return (*dict.keys(container), *dict.values(container))
+    if isinstance(container, types.MappingProxyType):
+        return (*container.keys(), *container.values())
+    return tuple(container)
+
+
+def _is_unchanged(contents: _Contents | None) -> bool:
+    """Whether each container still holds the very objects that it held."""
+    if contents is None:
+        return False
+    for container, items in contents:
+        now = _items_of(container)
+        if len(now) != len(items) or not all(map(operator.is_, now, items)):
+            return False
+    return True
 
 
 def plain_attributes(cls: type) -> list[tuple[str, Any]]:
@@ -117,6 +178,71 @@ def describe(tensor: torch.Tensor) -> tuple[Any, ...]:
     return (
         tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad
     )  # fmt: skip
+
+
+def differs_from(variable: str, tensor: torch.Tensor, constant: Callable[[Any], str]) -> str:
+    """Return an expression: does ``variable`` differ from ``tensor`` in more than values?
+
+    Args:
+        variable: the name of a local variable.
+        tensor: what it is compared with.
+        constant: gives the name under which the expression finds a value.
+    """
+    return (
+        f"{constant(type)}({variable}) is not {constant(type(tensor))}"
+        f" or {variable}.shape != {constant(tensor.shape)}"
+        f" or {variable}.stride() != {constant(tensor.stride())}"
+        f" or {variable}.dtype is not {constant(tensor.dtype)}"
+        f" or {variable}.device != {constant(tensor.device)}"
+        f" or {variable}.requires_grad is not {tensor.requires_grad}"
+        f" or {variable}.layout is not {constant(tensor.layout)}"
+    )
+
+
+# What of a module that is called as it is does not tell what kind of result it gives.
+_UNTOLD = (frozenset(vars(nn.Module())) | {SLOT}) - {"training"}
+
+
+def configuration(module: nn.Module) -> Any:
+    """Return a snapshot of the plain attributes of ``module``, ``training`` included."""
+    return freeze({name: value for name, value in vars(module).items() if name not in _UNTOLD})
+
+
+_HAS_HOOKS = " or ".join(
+    f"d['{kind}']"
+    for kind in (
+        "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
+    )
+)  # fmt: skip
+
+
+def _tensor_check(tensors: list[torch.Tensor]) -> Callable[..., bool]:
+    """Return a function that tells whether tensors are like ``tensors``, but for their values."""
+    try:
+        # At 50 ns a tensor; the classes, sizes and so on are compared in C++.
+        check: Callable[..., bool] = torch._C._dynamo.guards.TensorGuards(
+            *tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
+        ).check
+        return check
+    except (AttributeError, TypeError, ValueError, RuntimeError):
+        known = [(type(tensor), *describe(tensor)) for tensor in tensors]
+        return lambda *now: known == [(type(tensor), *describe(tensor)) for tensor in now]
+
+
+def _member(module: nn.Module, name: str) -> Any:
+    """Return attribute ``name`` of ``module``; a parameter or buffer in a fourth of the time."""
+    own = module.__dict__
+    for kind in ("_parameters", "_buffers"):
+        if name in own[kind]:
+            return own[kind][name]
+    return getattr(module, name)
+
+
+def _holds_same(attributes: dict[str, Any], values: tuple[Any, ...]) -> bool:
+    """Whether a dict holds those very values, in that order, but for a mark."""
+    if SLOT in attributes:
+        attributes = {name: value for name, value in attributes.items() if name != SLOT}
+    return len(attributes) == len(values) and all(map(operator.is_, attributes.values(), values))
 
 
 def forward_of(cls: type) -> Any:
@@ -200,6 +326,8 @@ def ambient_state() -> tuple[Any, ...]:
         torch.is_autocast_enabled("cpu"),
         torch.is_autocast_enabled("cuda"),
         torch.get_autocast_dtype("cpu"),
+        torch.get_autocast_dtype("cuda"),
+        torch.is_autocast_cache_enabled(),
         torch.get_num_threads(),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
@@ -217,11 +345,15 @@ class Facts:
         self.in_words: dict[str, str] = {}
         self._namespace: dict[str, Any] = {
             "ambient_state": ambient_state,
+            "configuration": configuration,
             "describe": describe,
             "freeze": freeze,
             "has_children": has_children,
             "has_global_hooks": has_global_hooks,
             "is_open": _is_open,
+            "is_same": _holds_same,
+            "is_unchanged": _is_unchanged,
+            "member": _member,
         }
         self._variables = {"": "root"}
         # A dict for its order, which is how it is taken back.
@@ -237,7 +369,12 @@ class Facts:
             truncate(part, size)
 
     def _all_parts(self) -> tuple[Any, ...]:
-        return self._lines, self._namespace, self._variables, self._seen, self.in_words
+        return (
+            self._lines, self._namespace, self._variables, self._seen, self.in_words,
+            self._unchanged, self._tensors,
+        )  # fmt: skip
+        self._unchanged: dict[int, str] = {}
+        self._tensors: dict[int, tuple[str, torch.Tensor]] = {}
 
     def add_module(self, path: str, module: nn.Module) -> None:
         """The forward of ``module``, found at ``path``, is part of the graph."""
@@ -374,14 +511,59 @@ class Facts:
 
     def add_ambient(self, state: tuple[Any, ...]) -> None:
         """The code asks for torch's modes, which were as ``state`` says."""
-        self.in_words["torch's modes"] = ", ".join(map(str, state))
-        self._require(f"ambient_state() == {self._constant(state)}", once=True)
+        if "ambient" not in self._seen:
+            self._seen["ambient"] = None
+            self.in_words["torch's modes"] = ", ".join(map(str, state))
+            self._require(f"ambient_state() == {self._constant(state)}")
+
+    def add_tensor_at(self, path: str, tensor: torch.Tensor) -> None:
+        """All that can be asked of the tensor at ``path``, but for its values, was relied on."""
+        owner, _, name = path.rpartition(".")
+        self._add_tensor(f"member({self._module(owner)}, {name!r})", tensor)
+
+    def add_constant(self, tensor: torch.Tensor) -> None:
+        """The same of a tensor that is known by what it is."""
+        self._add_tensor(self._constant(tensor), tensor)
+
+    def _add_tensor(self, expression: str, tensor: torch.Tensor) -> None:
+        first, _ = self._tensors.setdefault(id(tensor), (expression, tensor))
+        if first != expression:
+            self._require(f"{expression} is {first}", once=True)
+
+    def add_leaf(self, path: str, leaf: nn.Module) -> None:
+        """What the module at ``path`` gives, but for values, was relied on."""
+        if ("leaf", path) in self._seen:
+            return
+        self._seen["leaf", path] = None
+        for name, module in leaf.named_modules(prefix=path):
+            variable, cls = self._module(name), self._constant(type(module))
+            known = self._constant(tuple(v for name, v in vars(module).items() if name != SLOT))
+            frozen = self._constant(configuration(module))
+            self._lines.append(f"d = {variable}.__dict__")
+            self._require(
+                f"type({variable}) is {cls} and (is_same(d, {known})"
+                f" or configuration({variable}) == {frozen})"
+            )
+            self._require(_HAS_HOOKS, is_negated=True)
+            for kind in ("_parameters", "_buffers"):
+                for member, tensor in vars(module)[kind].items():
+                    if tensor is not None:
+                        self._add_tensor(f"{variable}.{kind}[{member!r}]", tensor)
+
+    def add_condition(self, condition: str, **names: Any) -> None:
+        """What ``condition``, an expression of ``names``, says is true."""
+        self._namespace.update(names)
+        self._require(condition, once=True)
 
     def compile(self) -> Callable[[nn.Module], bool]:
         """Return a function that tells whether the facts hold of a given root module.
 
         It is generated code, at about 30 ns a fact, as it runs before every call.
         """
+        if self._tensors:
+            tensors = [tensor for _, tensor in self._tensors.values()]
+            check = self._constant(_tensor_check(tensors))
+            self._require(f"{check}({', '.join(place for place, _ in self._tensors.values())})")
         body = "".join(f"        {line}\n" for line in self._lines)
         source = (
             f"def holds(root):\n    try:\n{body}        return True\n"
@@ -395,12 +577,20 @@ class Facts:
         if expression in self._seen:
             return
         self._seen[expression] = None
-        frozen = self._constant(freeze(value))
-        if type(value) in _SCALARS or type(freeze(value)) is _Same:
-            same = self._constant(value)
+        known = freeze(value)
+        frozen, same = self._constant(known), self._constant(value)
+        if type(value) in (*_SCALARS, float, complex) or type(known) is _Same:
             self._require(f"{expression} is {same} or freeze({expression}) == {frozen}")
-        else:
-            self._require(f"freeze({expression}) == {frozen}")
+            return
+        unchanged = self._unchanged.get(id(value))
+        if unchanged is None:
+            # An object that is found in several places is looked into once a call.
+            unchanged = self._unchanged[id(value)] = f"u{len(self._unchanged)}"
+            contents = self._constant(_contents_of(value))
+            self._lines.append(f"{unchanged} = is_unchanged({contents})")
+        self._require(
+            f"({unchanged} and {expression} is {same}) or freeze({expression}) == {frozen}"
+        )
 
     def _module(self, path: str) -> str:
         """Return the local variable that holds the module at ``path``."""
@@ -420,9 +610,9 @@ class Facts:
         self._namespace[name] = value
         return name
 
-    def _require(self, condition: str, *, once: bool = False) -> None:
+    def _require(self, condition: str, *, once: bool = False, is_negated: bool = False) -> None:
         if once:
             if condition in self._seen:
                 return
             self._seen[condition] = None
-        self._lines.append(f"if not ({condition}): return False")
+        self._lines.append(f"if {'' if is_negated else 'not '}({condition}): return False")

@@ -47,7 +47,7 @@ class RealCalls(TorchFunctionMode):
         tracer: the ``CaptureTracer`` that makes the nodes.
     """
 
-    is_of_capture = True
+    is_own = True
 
     def __init__(self, tracer: Any) -> None:
         super().__init__()

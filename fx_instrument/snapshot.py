@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import collections
+import functools
 import operator
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import fx, nn
 from .function_modes import all_modes, set_modes
 from .marks import SLOT
 
-__all__ = ["CONTAINERS", "Snapshot", "restore_contents", "slots_of"]
+__all__ = ["CONTAINERS", "Snapshot", "copy_of", "is_same", "restore_contents", "slots_of"]
 
 _LISTS = (list, collections.deque)
 CONTAINERS = (dict, set, *_LISTS)
@@ -86,8 +87,8 @@ class Snapshot:
                     continue
                 value = vars(value)
             if id(value) not in self._containers:
-                self._containers[id(value)] = (path, name, value, value.copy())
-                waiting += value.values() if isinstance(value, dict) else value
+                self._containers[id(value)] = (path, name, value, copy_of(value))
+                waiting += _items(value)
 
     def keep_class(self, path: str, cls: type) -> None:
         """Keep the attributes of a class that is none of torch's or Python's."""
@@ -101,12 +102,66 @@ class Snapshot:
         """Whether ``tensor`` was there before, outside the members of modules."""
         return id(tensor) in self._tensors
 
+    def tensors(self) -> list[torch.Tensor]:
+        """Return the tensors that were there before, outside the members of modules."""
+        return [*self._tensors.values()]
+
     def holds_object(self, value: Any) -> bool:
         """Whether ``value`` is a container, or stands in one, that was there before."""
-        return id(value) in self._containers or any(
+        is_empty = any(value is container for _, _, container in self._empty)
+        return (is_empty or id(value) in self._containers) or any(
             any(item is value for item in _items(contents))
             for _, _, _, contents in self._containers.values()
         )
+
+    def is_unchanged(self, path: str) -> bool:
+        """Whether the module at ``path`` and those in it hold what they held."""
+        module, _ = self._attributes[path]
+        for name in (name for name, _ in module.named_modules(prefix=path)):
+            if name not in self._attributes:
+                continue  # It is known by another path, too.
+            part, attributes = self._attributes[name]
+            if not is_same(_without_mark(part), attributes):
+                return False
+            for value in attributes.values():
+                if isinstance(value, CONTAINERS):
+                    known = self._containers.get(id(value))
+                    if bool(value) if known is None else not is_same(value, known[3]):
+                        return False
+        return True
+
+    def changes(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
+        """Yield what has changed: the path of a module, that in words, and how to put it back."""
+        for path, (module, attributes) in self._attributes.items():
+            known = _without_mark(module)
+            if not is_same(known, attributes):
+                for key in _changed_keys(known, attributes):
+                    put_back = functools.partial(_restore_attributes, module, attributes)
+                    yield path, f"it sets its attribute {key!r}", put_back
+        for path, name, container, contents in self._containers.values():
+            if not is_same(container, contents):
+                put_back = functools.partial(restore_contents, container, contents)
+                yield path, f"it changes the contents of {name!r}", put_back
+        for path, name, container in self._empty:
+            if container:
+                yield path, f"it changes the contents of {name!r}", container.clear
+        for path, name, array, contents in self._arrays.values():
+            if array.tobytes() != contents.tobytes():
+                put_back = functools.partial(np.copyto, array, contents)
+                yield path, f"it changes the contents of {name!r}", put_back
+        for path, name, holder, slot, value in self._slots.values():
+            if getattr(holder, slot, self) is not value:
+                put_back = functools.partial(setattr, holder, slot, value)
+                yield path, f"it changes the contents of {name!r}", put_back
+        for path, cls, attributes in self._classes.values():
+            for key in _changed_keys(vars(cls), attributes):
+                put_back = functools.partial(delattr, cls, key)
+                if key in attributes:
+                    put_back = functools.partial(setattr, cls, key, attributes[key])
+                yield path, f"it sets the attribute {key!r} of {cls.__name__}", put_back
+        for reason, (get_mode, set_mode) in _MODES.items():
+            if get_mode() != self._modes[reason]:
+                yield "", reason, functools.partial(set_mode, self._modes[reason])
 
     def restore(self) -> list[tuple[str, str]]:
         """Put everything back, in the same objects.
@@ -114,50 +169,28 @@ class Snapshot:
         Returns:
             For each change, the path of the module that it was found in, and what, in words.
         """
-        changes: list[tuple[str, str]] = []
-        for path, (module, attributes) in self._attributes.items():
-            known = _without_mark(module)
-            if not _is_same(known, attributes):
-                changed = _changed_keys(known, attributes)
-                changes += [(path, f"it sets its attribute {key!r}") for key in changed]
-                # Marks come and go as other threads run the model.
-                mark = {key: module.__dict__[key] for key in (SLOT,) if key in module.__dict__}
-                module.__dict__.clear()
-                module.__dict__.update({**attributes, **mark})
-        for path, name, container, contents in self._containers.values():
-            if not _is_same(container, contents):
-                changes.append((path, f"it changes the contents of {name!r}"))
-                restore_contents(container, contents)
-        for path, name, container in self._empty:
-            if container:
-                changes.append((path, f"it changes the contents of {name!r}"))
-                container.clear()
-        for path, name, array, contents in self._arrays.values():
-            if array.tobytes() != contents.tobytes():
-                changes.append((path, f"it changes the contents of {name!r}"))
-                array[...] = contents
-        for path, name, holder, slot, value in self._slots.values():
-            if getattr(holder, slot, self) is not value:
-                changes.append((path, f"it changes the contents of {name!r}"))
-                setattr(holder, slot, value)
-        for path, cls, attributes in self._classes.values():
-            for key in _changed_keys(vars(cls), attributes):
-                changes.append((path, f"it sets the attribute {key!r} of {cls.__name__}"))
-                if key in attributes:
-                    setattr(cls, key, attributes[key])
-                else:
-                    delattr(cls, key)
-        for reason, (get_mode, set_mode) in _MODES.items():
-            if get_mode() != self._modes[reason]:
-                changes.append(("", reason))
-                set_mode(self._modes[reason])
-        return changes
+        changes = [*self.changes()]
+        for _, _, put_back in changes:
+            put_back()
+        return [(path, reason) for path, reason, _ in changes]
+
+
+def copy_of(container: Any) -> Any:
+    """Return a copy of ``container``, made by no code of a subclass."""
+    return dict(dict.items(container)) if isinstance(container, dict) else container.copy()
 
 
 def _without_mark(module: nn.Module) -> dict[str, Any]:
     attributes = dict(module.__dict__)
     attributes.pop(SLOT, None)
     return attributes
+
+
+def _restore_attributes(module: nn.Module, attributes: Mapping[str, Any]) -> None:
+    # Marks come and go as other threads run the model.
+    mark = {key: module.__dict__[key] for key in (SLOT,) if key in module.__dict__}
+    module.__dict__.clear()
+    module.__dict__.update({**attributes, **mark})
 
 
 def restore_contents(container: Any, contents: Any) -> None:
@@ -182,7 +215,7 @@ def _has_attributes(value: Any) -> bool:
 
 
 def _items(contents: Any) -> Any:
-    return contents.values() if isinstance(contents, dict) else contents
+    return dict.values(contents) if isinstance(contents, dict) else contents
 
 
 def _changed_keys(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
@@ -192,26 +225,26 @@ def _changed_keys(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str
     return [key for key in keys if now.get(key, missing) is not before.get(key, missing)]
 
 
-def _is_same(container: Any, contents: Any) -> bool:
+def is_same(container: Any, contents: Any) -> bool:
     """Whether a container holds the very objects, in the same order, that ``contents`` does."""
     if len(container) != len(contents):
         return False
     if isinstance(container, set):
         return {id(item) for item in container} == {id(item) for item in contents}
     if isinstance(container, dict) and not all(
-        map(operator.is_, container.values(), contents.values())
+        map(operator.is_, dict.values(container), dict.values(contents))
     ):
         return False
     return all(map(operator.is_, container, contents))
 
 
 def _function_modes() -> list[Any]:
-    """Return the modes that see this thread's torch calls, but for that of a capture."""
-    return [mode for mode in all_modes() if not getattr(mode, "is_of_capture", False)]
+    """Return the modes that see this thread's torch calls, but for those of this package."""
+    return [mode for mode in all_modes() if not getattr(mode, "is_own", False)]
 
 
 def _set_function_modes(modes: list[Any]) -> None:
-    own = [mode for mode in all_modes() if getattr(mode, "is_of_capture", False)]
+    own = [mode for mode in all_modes() if getattr(mode, "is_own", False)]
     set_modes([*modes, *own])
 
 

@@ -22,6 +22,7 @@ import torch
 __all__ = [
     "Origin",
     "asks_for_modes",
+    "caught_ranges",
     "draws_from_numpy",
     "file_of",
     "is_harmless",
@@ -29,6 +30,7 @@ __all__ = [
     "origin_of",
     "place_in",
     "reassigned",
+    "recording_reason",
     "tested_for_none",
     "unsound_reason",
 ]
@@ -304,3 +306,106 @@ def reassigned(code: types.CodeType) -> frozenset[str]:
 def asks_for_modes(code: types.CodeType) -> bool:
     """Whether ``code`` may ask torch which modes it runs under, such as grad mode."""
     return not _MODE_QUERIES.isdisjoint(code.co_names)
+
+
+# Code of torch that a recording sees through: each recorded call is checked for the modes.
+_SEEN_THROUGH = frozenset({"a change of grad mode", "a change of autocast"})
+
+# Code of torch that changes what the operations in between do, so that a recording loses it.
+_LOST_TORCH_CODE = {
+    ("autograd/graph.py", "__enter__"): "a use of hooks on saved tensors",
+    ("backends/__init__.py", "__set__"): "a change of a backend's flags",
+    ("backends/cuda/__init__.py", "sdp_kernel"): "a choice of attention kernels",
+    ("cuda/__init__.py", "__enter__"): "a change of device or stream",
+    ("nn/attention/__init__.py", "sdpa_kernel"): "a choice of attention kernels",
+    ("profiler/profiler.py", None): "a profiler",
+    ("serialization.py", None): "loading or saving",
+}
+
+
+@functools.lru_cache(maxsize=4096)
+def recording_reason(code: types.CodeType) -> str | None:
+    """Return what a recording of a call that runs ``code`` would lose, in words, or None."""
+    origin = origin_of(code.co_filename)
+    if origin is Origin.TRUSTED:
+        reason = unsound_reason(code)
+        file = code.co_filename[len(_TORCH_DIRECTORY) :].replace(os.sep, "/")
+        for key in ((file, code.co_name), (file, None)):
+            reason = reason or _LOST_TORCH_CODE.get(key)
+        if code.co_name in ("flags", "set_flags") and file.startswith("backends/"):
+            reason = "a change of a backend's flags"
+        return None if reason in _SEEN_THROUGH else reason
+    if origin is not Origin.USER:
+        return None
+    if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        return f"a coroutine ({_place(code, code.co_firstlineno)})"
+    line: int | None = code.co_firstlineno
+    previous: dis.Instruction | None = None
+    for instruction in dis.get_instructions(code):
+        if instruction.starts_line:
+            line = _line_of(instruction, line)
+        opname = instruction.opname
+        if opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+            return f"an assignment to the global {instruction.argval!r} ({_place(code, line)})"
+        if opname == "STORE_DEREF" and instruction.argval in code.co_freevars:
+            name = instruction.argval
+            return f"an assignment to {name!r} of an enclosing function ({_place(code, line)})"
+        if opname == "YIELD_VALUE" and is_caught(code, instruction.offset):
+            return f"a `yield` in a `try` statement ({_place(code, line)})"
+        if code.co_name == "__exit__" and _returns_something(instruction, previous):
+            return f"an __exit__() that may hide an error ({_place(code, line)})"
+        previous = instruction
+    return None
+
+
+def _returns_something(instruction: dis.Instruction, previous: dis.Instruction | None) -> bool:
+    """Whether ``instruction`` returns what may not be None or False."""
+    if instruction.opname == "RETURN_CONST":
+        return bool(instruction.argval)
+    is_constant = previous is not None and previous.opname == "LOAD_CONST"
+    return instruction.opname == "RETURN_VALUE" and not (
+        is_constant and previous is not None and not previous.argval
+    )
+
+
+def is_caught(code: types.CodeType, offset: int) -> bool:
+    """Whether ``code`` would catch an error that is raised at ``offset``."""
+    return any(start <= offset < end for start, end in caught_ranges(code))
+
+
+@functools.lru_cache(maxsize=4096)
+def caught_ranges(code: types.CodeType) -> tuple[tuple[int, int], ...]:
+    """Return the ranges of offsets in ``code`` in which it catches errors.
+
+    A `with` block and a `finally` that pass the error on are none.
+    """
+    entries = getattr(dis.Bytecode(code), "exception_entries", None)
+    instructions = [*dis.get_instructions(code)]
+    if entries is None:  # Python 3.10: a block has no known end
+        has_handler = any(instruction.opname == "SETUP_FINALLY" for instruction in instructions)
+        return ((0, len(code.co_code)),) if has_handler else ()
+    places = {instruction.offset: index for index, instruction in enumerate(instructions)}
+    # From where each handler passes the error on; None if it may hide it.
+    passed_on = {
+        entry.target: _reraise_offset(instructions[places[entry.target] :]) for entry in entries
+    }
+
+    def is_hidden(target: int) -> bool:
+        offset = passed_on[target]
+        if offset is None:
+            return True
+        outer = next((entry for entry in entries if entry.start <= offset < entry.end), None)
+        return outer is not None and outer.target != target and is_hidden(outer.target)
+
+    return tuple((entry.start, entry.end) for entry in entries if is_hidden(entry.target))
+
+
+def _reraise_offset(handler: list[dis.Instruction]) -> int | None:
+    """Return where code that starts with ``handler`` raises the error anew; None if it may not."""
+    for instruction in handler:
+        if instruction.opname == "RERAISE":
+            return instruction.offset
+        is_start = handler[0].opname == "PUSH_EXC_INFO"
+        if is_start and instruction.opname in ("CHECK_EXC_MATCH", "CHECK_EG_MATCH", "POP_EXCEPT"):
+            return None
+    return None

@@ -17,7 +17,7 @@ from torch import fx, nn
 
 from .guards import Facts, ambient_state
 from .proxies import Proxy, may_be_none
-from .snapshot import CONTAINERS, Snapshot, restore_contents
+from .snapshot import CONTAINERS, Snapshot, copy_of, restore_contents
 from .soundness import (
     Origin,
     asks_for_modes,
@@ -135,11 +135,7 @@ class CallWatcher:
             for _, container, contents in self._touched.values():
                 restore_contents(container, contents)
             return []
-        self._drop_unreachable()
-        if self._touched:
-            # A proxy that is unpacked leaves its caller's frame in a cycle of references.
-            gc.collect()
-            self._drop_unreachable()
+        self.drop_own_containers()
         changes = []
         for path, container, contents in self._touched.values():
             restore_contents(container, contents)
@@ -161,6 +157,15 @@ class CallWatcher:
         while len(self._touched) > mark:
             _, (_, container, contents) = self._touched.popitem()
             restore_contents(container, contents)
+
+    def drop_own_containers(self) -> None:
+        """Forget the containers that the call, which has come to its end, made itself."""
+        self._builtin_call = (None, None)
+        self._drop_unreachable()
+        if self._touched:
+            # A proxy that is unpacked leaves its caller's frame in a cycle of references.
+            gc.collect()
+            self._drop_unreachable()
 
     def _drop_unreachable(self) -> None:
         """Drop the containers that nothing else refers to: they were the call's own."""
@@ -200,17 +205,17 @@ class CallWatcher:
             elif event == "c_call":
                 self._builtin_call = (frame, function)
                 if origin is user:
-                    if not is_harmless(function):
+                    if not self._is_harmless(function):
                         self._refuse_function(frame, function)
                     owner = getattr(function, "__self__", None)
                     if isinstance(owner, CONTAINERS) and function.__name__ in _MUTATORS:
                         path, _ = self._opened()
-                        self._touched.setdefault(id(owner), (path, owner, owner.copy()))
+                        self._touched.setdefault(id(owner), (path, owner, copy_of(owner)))
             elif event != "call":
                 self._builtin_call = (None, None)
                 if event == "return" and origin is user:
                     self._check_none_tests(frame)
-            elif origin is stdlib and not is_harmless_stdlib(code):
+            elif origin is stdlib and not self._is_harmless_stdlib(code):
                 caller = frame.f_back
                 if caller is not None and origins.get(id(caller.f_code)) is user:
                     self._refuse_call(caller, code.co_name)
@@ -223,6 +228,15 @@ class CallWatcher:
             self._refuse(f"it calls a custom torch.autograd.Function ({place_in(frame)})")
         self._refuse_call(frame, getattr(function, "__qualname__", repr(function)))
 
+    def _reason_against(self, code: types.CodeType) -> str | None:
+        return unsound_reason(code)
+
+    def _is_harmless(self, function: Any) -> bool:
+        return is_harmless(function)
+
+    def _is_harmless_stdlib(self, code: types.CodeType) -> bool:
+        return is_harmless_stdlib(code)
+
     def _refuse_call(self, caller: types.FrameType, name: str) -> NoReturn:
         self._refuse(f"it calls {name}(), which a graph does not keep ({place_in(caller)})")
 
@@ -230,12 +244,12 @@ class CallWatcher:
         code = frame.f_code
         origin = self._origins[id(code)] = origin_of(code.co_filename)
         self._seen_code.append(code)
-        reason = unsound_reason(code)
+        reason = self._reason_against(code)
         wrapped = frame.f_locals.get("fn") if "fn" in code.co_freevars else None
         if origin is Origin.TRUSTED and callable(wrapped):
             # A wrapper, as torch._dynamo makes them: what it wraps says more.
             inner = getattr(inspect.unwrap(wrapped), "__code__", code)
-            reason = unsound_reason(inner) or reason
+            reason = self._reason_against(inner) or reason
         if reason is not None:
             place = "" if origin is Origin.USER else f" ({place_in(frame)})"
             self._refuse(f"it has {reason}{place}")
@@ -258,15 +272,23 @@ class CallWatcher:
         """Note what a piece of the model's code may read, beside attributes of modules."""
         code = frame.f_code
         if asks_for_modes(code):
-            self._facts.add_ambient(ambient_state())
+            self._note_modes()
         self.asks_for_types |= not _TYPE_QUESTIONS.isdisjoint(code.co_names)
         self.tested_attributes |= tested_for_none(code)[1]
         path, module = self._opened()
         self._facts.add_class_attributes(type(module), code.co_names)
         for name in code.co_freevars:
-            value = frame.f_locals.get(name)
-            self._snapshot.keep(path, name, value)
+            self._keep_closure(frame, path, name)
         self._note_globals(code, frame.f_globals)
+
+    def _note_environment(self) -> None:
+        self._refuse("it reads os.environ")
+
+    def _keep_closure(self, frame: types.FrameType, path: str, name: str) -> None:
+        self._snapshot.keep(path, name, frame.f_locals.get(name))
+
+    def _note_modes(self) -> None:
+        self._facts.add_ambient(ambient_state())
 
     def refuse_cached(self, function: Any) -> None:
         """Refuse a function that keeps its results, which would be traced values."""
@@ -306,7 +328,7 @@ class CallWatcher:
         if name == "numpy.random" or (name == "numpy" and "random" in code.co_names):
             self._refuse("it draws random numbers from numpy.random")
         if name == "os" and "environ" in code.co_names:
-            self._refuse("it reads os.environ")
+            self._note_environment()
         if name.partition(".")[0] == "torch":
             return
         for attribute in code.co_names:
