@@ -21,6 +21,7 @@ __all__ = [
     "calls_others",
     "closed_frame",
     "effects_of",
+    "may_compile",
     "names_of_method",
     "sees_modes",
 ]
@@ -106,7 +107,8 @@ class Effects(NamedTuple):
         stored: the names of attributes and globals that it sets or deletes.
         named: the names of all attributes and globals that it uses: what these hold may change.
         is_unknown: whether it sets attributes by names that the code does not spell.
-        sees_modes: whether it asks for torch function modes, or compiles, which does.
+        sees_modes: whether it asks for torch function modes.
+        compiles: whether it calls a function that is compiled, which sees the modes, too.
         calls_others: whether it may call modules that it makes or finds among globals.
     """
 
@@ -114,6 +116,7 @@ class Effects(NamedTuple):
     named: frozenset[str]
     is_unknown: bool
     sees_modes: bool
+    compiles: bool
     calls_others: bool
 
     def may_change(self, name: str, *, is_container: bool = False) -> bool:
@@ -136,6 +139,7 @@ def effects_of(module: nn.Module) -> Effects:
         frozenset().union(*(part.named for part in parts)),
         any(part.is_unknown for part in parts),
         any(part.sees_modes for part in parts),
+        any(part.compiles for part in parts),
         any(part.calls_others for part in parts),
     )
 
@@ -146,8 +150,17 @@ def sees_modes(module: nn.Module) -> bool:
     return (
         (code is not None and any("torch_function" in name for name in code.co_names))
         or _effects_of(module).sees_modes
-        or any(map(_is_compiled, module.__dict__.values()))
+        or _compiles(module)
     )
+
+
+def may_compile(module: nn.Module) -> bool:
+    """Whether the forward of ``module``, or of a module in it, calls what is compiled."""
+    return any(map(_compiles, module.modules()))
+
+
+def _compiles(module: nn.Module) -> bool:
+    return _effects_of(module).compiles or any(map(_is_compiled, module.__dict__.values()))
 
 
 def names_of_method(cls: type, name: str) -> frozenset[str]:
@@ -169,7 +182,7 @@ def calls_others(module: nn.Module) -> bool:
     return _effects_of(module).calls_others
 
 
-_NO_EFFECTS = Effects(frozenset(), frozenset(), False, False, False)
+_NO_EFFECTS = Effects(frozenset(), frozenset(), False, False, False, False)
 
 # Functions that compile what they are given, or what they are made of.
 _COMPILING = frozenset(
@@ -265,9 +278,8 @@ def _effects_of_code(functions: Iterable[types.FunctionType]) -> Effects:
         frozenset(stored),
         frozenset(named),
         not _UNKNOWN_STORES.isdisjoint(named),
-        has_compiled
-        or not _COMPILING.isdisjoint(named)
-        or any("torch_function" in name for name in named),
+        any("torch_function" in name for name in named),
+        has_compiled or not _COMPILING.isdisjoint(named),
         calls_others,
     )
 

@@ -15,22 +15,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from torch import nn
+from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
 from .clock import is_in_seconds
-from .closing import names_of_method
+from .closing import closed_frame, names_of_method
 from .frame_calls import TorchCalls
 from .function_modes import push_mode, put_in, take_out
-from .guards import runs_hooks
+from .guards import forward_of, runs_hooks
 from .marks import CURRENT, SLOT, Mark, mark_of, put_marks, take_marks
 from .options import Options
 from .plans import Member, Plan, holder_for, modules_on_the_way
-from .recorder import LAST
-from .recording import NodeRow, name_of_path
+from .recorder import LAST, commit
+from .recording import ClosedFrame, NodeRow, name_of_path
 from .resuming import RESUMABLE, resumed
 from .sites import CallSite, GraphSite, Times
-from .tracer import is_leaf, runs_no_python
+from .tape import Recorded, Stopwatch, ValueChanged, record
+from .tracer import is_leaf, reason_to_close, runs_no_python
 from .variants import Graphs, Variant
 
 __all__ = ["FrameRuns"]
@@ -65,7 +66,7 @@ class FrameRuns:
         self.num_runs = 0
         self.num_aborted = 0
         self._options = options
-        self._openness = options.openness()
+        self.openness = options.openness()
         self._typecode = "d" if is_in_seconds(clock) else "q"
         self._members: dict[int, Member] = {}
         self._plans: dict[Variant | None, Plan] = {}
@@ -76,7 +77,7 @@ class FrameRuns:
         name = type(root.model).__name__
         row = NodeRow(name, "call_module", name, "", True)
         self._root = root
-        self._is_leaf = runs_no_python(root.model) or self._openness.is_leaf("", root.model)
+        self._is_leaf = runs_no_python(root.model) or self.openness.is_leaf("", root.model)
         if self._is_leaf:
             chosen = "it is among leaf=" if not runs_no_python(root.model) else ""
             root.note_closed(chosen or "it is compiled or scripted, so that no Python of it runs")
@@ -114,10 +115,16 @@ class FrameRuns:
         put_marks(run.marks)
         CURRENT.frame = None
         try:
-            if variant is None:
-                output = run.run_closed(site, site.times, module, forward, args, kwargs)
-            else:
+            if variant is not None:
                 output = run.run_open(site, variant, module, module, args, kwargs)
+            elif (
+                method is None and not self.runs_as_it_is and self._may_record(module, args, kwargs)
+            ):
+                output = run.record(site, site.times, self._root, module, args, kwargs)
+            else:
+                output = run.run_closed(site, site.times, module, forward, args, kwargs)
+        except ValueChanged:
+            raise
         except BaseException:
             self.abort()
             raise
@@ -130,6 +137,13 @@ class FrameRuns:
             return resumed(output, _RunInSteps(run, site, module))
         self.commit(run)
         return output
+
+    def _may_record(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> bool:
+        # A class that something has put on top of the drop-in's may compute in another way.
+        is_plain = type(module) is self._root.holder and not self.runs_as_it_is
+        return is_plain and self._root.may_record(module, args, kwargs)
 
     def abort(self) -> None:
         """Count a run that raised."""
@@ -199,11 +213,11 @@ class FrameRuns:
             graphs = None
             # A drop-in within the model keeps its own runs.
             is_drop_in = hasattr(type(module), "_fx_instrument")
-            if not is_drop_in and not is_leaf(module, path, self._openness):
+            if not is_drop_in and not is_leaf(module, path, self.openness):
                 key = path, type(module)
                 if key not in self._graphs:
                     holder = holder_for(type(module))
-                    self._graphs[key] = Graphs(module, path, holder, self.clock, self._openness)
+                    self._graphs[key] = Graphs(module, path, holder, self.clock, self.openness)
                 graphs = self._graphs[key]
                 graphs.set_model(module)
             member = self._members[id(module)] = Member(module, path, graphs)
@@ -289,9 +303,13 @@ class _Run:
         events: for each call that came to its end, the times that it adds to, and its readings.
         pauses: from when to when the run stood still, as a graph was captured.
         marks: what stands on the modules that it may call.
+        is_recording: whether a call is being recorded, so that all in it runs as it is.
     """
 
-    __slots__ = ("_late_marks", "clock", "events", "marks", "mode", "pauses", "runs", "see_call")
+    __slots__ = (
+        "_kept", "_late_marks", "clock", "events", "is_recording", "marks", "mode", "pauses",
+        "runs", "see_call",
+    )  # fmt: skip
 
     def __init__(self, runs: FrameRuns, marks: list[Mark]) -> None:
         self.runs = runs
@@ -302,6 +320,9 @@ class _Run:
         self.clock = runs.clock
         self.events: list[tuple[Times, Sequence[float]]] = []
         self.pauses: list[tuple[float, float]] = []
+        # Events of which the readings are without pauses already.
+        self._kept: list[tuple[Times, Sequence[float]]] = []
+        self.is_recording = False
         self.mode = runs.mode
 
     def take_marks(self) -> None:
@@ -328,7 +349,7 @@ class _Run:
             return self.events
         ends = [end for _, end in self.pauses]
         lost = [0, *accumulate(end - start for start, end in self.pauses)]
-        return [
+        return self._kept + [
             (times, [reading - lost[bisect_right(ends, reading)] for reading in readings])
             for times, readings in self.events
         ]
@@ -342,6 +363,19 @@ class _Run:
         kwargs: Mapping[str, Any],
     ) -> Any:
         """Call a module from the statements of ``frame``."""
+        member, site = self._place_of(frame, module)
+        graphs = None if member is None else member.graphs
+        if graphs is None:
+            clock = self.clock
+            start = clock()
+            output = run_module(*args, **kwargs)
+            self.events.append((site.times, (start, clock())))
+            return output
+        assert member is not None
+        return self.run_member(site, site.times, member, run_module, args, kwargs)
+
+    def _place_of(self, frame: _Frame, module: nn.Module) -> tuple[Member | None, CallSite]:
+        """Return what is known of ``module``, and where ``frame`` calls it."""
         member = self.runs.member(module)
         key = type(module) if member is None else member.path
         site = frame.site.inner.get(key)
@@ -352,19 +386,151 @@ class _Run:
                 name, target = key.__name__, f"{key.__module__}.{key.__qualname__}"
             row = NodeRow(name, "call_module", target, frame.path, True)
             site = self.runs.new_call_site(frame.site.inner, key, row, module)
-        graphs = None if member is None else member.graphs
-        if graphs is None:
-            clock = self.clock
-            start = clock()
+        return member, site
+
+    def call_in_recording(
+        self,
+        frame: _Frame,
+        module: nn.Module,
+        run_module: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Call a module from the statements of ``frame`` while the call is being recorded.
+
+        The modes stay as they are, so that the torch calls that are timed are the innermost.
+        """
+        member, site = self._place_of(frame, module)
+        is_frame = member is not None and member.graphs is not None
+        CURRENT.frame = self.frame_at(site, module) if is_frame else None
+        clock = self.clock
+        start = clock()
+        try:
             output = run_module(*args, **kwargs)
-            self.events.append((site.times, (start, clock())))
-            return output
-        assert member is not None
-        if not runs_hooks(module):
-            variant = graphs.variant_for(module, args, kwargs, self.pauses)
-            if variant is not None:
+        finally:
+            end = clock()
+            CURRENT.frame = frame
+        self.events.append((site.times, (start, end)))
+        return output
+
+    def run_member(
+        self,
+        site: CallSite,
+        times: Times | None,
+        member: Member,
+        run_module: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Run a module that is no leaf: as a graph, or as it is."""
+        module, graphs = member.module, member.graphs
+        assert graphs is not None
+        if runs_hooks(module):
+            graphs.note_closed("it has hooks")
+            return self.run_closed(site, times, module, run_module, args, kwargs)
+        without: list[Variant] = []
+        while (
+            variant := graphs.variant_for(module, args, kwargs, self.pauses, without)
+        ) is not None:
+            num_events, start = len(self.events), self.clock()
+            try:
                 return self.run_open(site, variant, module, member.stand_in, args, kwargs)
-        return self.run_closed(site, site.times, module, run_module, args, kwargs)
+            except ValueChanged:
+                # Nothing has happened but in our records.
+                del self.events[num_events:]
+                self.pauses.append((start, self.clock()))
+                without.append(variant)
+        if graphs.may_record(module, args, kwargs):
+            return self.record(site, times, graphs, module, args, kwargs)
+        return self.run_closed(site, times, module, run_module, args, kwargs)
+
+    def record(
+        self,
+        site: CallSite,
+        times: Times | None,
+        graphs: Graphs,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Run the forward of ``module`` as it is, and make a graph of what it does."""
+        num_events, start = len(self.events), self.clock()
+        start -= sum(end - begin for begin, end in self.pauses)
+        model = graphs.model if graphs.model.__dict__ is module.__dict__ else module
+        stopwatch = Stopwatch(self.clock, self.pauses)
+        recorded = Recorded(None)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            nonlocal recorded
+            recorded = record(
+                model,
+                args,
+                kwargs,
+                owner=module,
+                is_leaf=self._is_called_whole,
+                stopwatch=stopwatch,
+            )
+            return recorded.output
+
+        self.is_recording = True
+        try:
+            output = self.run_closed(site, times, module, run, args, kwargs)
+        finally:
+            self.is_recording = False
+        stopwatch.pause()
+        if recorded.capture is None:
+            graphs.give_up(
+                module, args, kwargs, recorded.reason or "", may_retry=recorded.may_retry
+            )
+        else:
+            closed = self._closed_in(recorded.capture.graph, model)
+            variant = graphs.add_recorded(module, args, kwargs, recorded, closed)
+            if not closed:
+                del self.events[num_events:]
+                self._keep_as_graph(start, site, variant, recorded.times)
+        stopwatch.resume()
+        return output
+
+    def _is_called_whole(self, module: nn.Module) -> bool:
+        """Whether a recording does not look into ``module``."""
+        member = self.runs.member(module)
+        return (
+            member is None
+            or member.graphs is None
+            or runs_hooks(module)
+            or "forward" in module.__dict__
+            or not isinstance(forward_of(type(module)), types.FunctionType)
+        )
+
+    def _closed_in(self, graph: fx.Graph, model: nn.Module) -> dict[str, ClosedFrame]:
+        """Return the targets of the nodes that call modules which are no leaves, and why."""
+        closed = {}
+        for node in graph.nodes:
+            if node.op == "call_module":
+                module = model.get_submodule(node.target)
+                member = self.runs.member(module)
+                if member is not None and member.graphs is not None:
+                    reason = reason_to_close(module, member.path, self.runs.openness)
+                    closed[node.target] = closed_frame(node.target, module, reason or "")
+        return closed
+
+    def _keep_as_graph(
+        self,
+        reading: float,
+        site: CallSite,
+        variant: Variant,
+        times: Mapping[fx.Node, float],
+    ) -> None:
+        """Keep a call that was recorded as if its graph had run, from ``reading`` on."""
+        readings = [reading]
+        for node, row in zip(variant.nodes, variant.rows, strict=True):
+            if row.is_timed:
+                reading += times.get(node, 0)
+                readings.append(reading)
+        if variant.recorder is not None:
+            commit(variant.recorder, readings)
+        else:
+            self._kept.append((self.runs.graph_site(site, variant).times, readings))
 
     def run_open(
         self,
@@ -426,6 +592,8 @@ class _Run:
         """Return the frame of ``module`` at ``site``."""
         if site.is_blind:
             return _Frame(self, site, None, None)
+        if self.is_recording:
+            return _Frame(self, site, self.mode, None)
         mode = self.mode
         if site.sees_modes and not _is_torch_in_training(module):
             mode = None
@@ -485,6 +653,8 @@ class _Frame:
         kwargs: Mapping[str, Any],
     ) -> Any:
         """Call ``module``, which this frame's own statements do."""
+        if self.run.is_recording:
+            return self.run.call_in_recording(self, module, run_module, args, kwargs)
         if self.see_call is not None:
             sys.setprofile(None)
         CURRENT.frame = None
@@ -580,7 +750,10 @@ class _GraphFrame:
             row = row._replace(target=row.target if member is None else member.path)
             site = run.runs.new_call_site(frames, index, row, module)
         CURRENT.frame = None
+        member = run.runs.member(module)
         try:
-            return run.run_closed(site, None, module, run_module, args, kwargs)
+            if member is None or member.graphs is None:
+                return run.run_closed(site, None, module, run_module, args, kwargs)
+            return run.run_member(site, None, member, run_module, args, kwargs)
         finally:
             CURRENT.frame = self

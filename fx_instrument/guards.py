@@ -358,6 +358,8 @@ class Facts:
         self._variables = {"": "root"}
         # A dict for its order, which is how it is taken back.
         self._seen: dict[Any, None] = {}
+        self._unchanged: dict[int, str] = {}
+        self._tensors: dict[int, tuple[str, torch.Tensor]] = {}
 
     def mark(self) -> tuple[int, ...]:
         """Return how far the facts go now, for :meth:`roll_back`."""
@@ -373,8 +375,6 @@ class Facts:
             self._lines, self._namespace, self._variables, self._seen, self.in_words,
             self._unchanged, self._tensors,
         )  # fmt: skip
-        self._unchanged: dict[int, str] = {}
-        self._tensors: dict[int, tuple[str, torch.Tensor]] = {}
 
     def add_module(self, path: str, module: nn.Module) -> None:
         """The forward of ``module``, found at ``path``, is part of the graph."""

@@ -16,7 +16,7 @@ import os
 import platform
 import threading
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
@@ -34,6 +34,7 @@ from .recording import ClosedFrame, Recording, VariantInfo, merge
 from .report import NO_RUNS, Report
 from .snapshot import slots_of
 from .soundness import Origin, origin_of
+from .tape import ValueChanged
 from .tree import (
     count_calls,
     differences,
@@ -97,14 +98,55 @@ class Instrumentation:
         """Call the model's own forward."""
         return self.eager_forward(module)(*args, **kwargs)
 
+    def run(
+        self,
+        module: nn.Module,
+        variant: Variant | None,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Run the forward of the drop-in, as it is or as a graph that holds frames."""
+        try:
+            return self.frames.run(module, variant, self.eager_forward(module), args, kwargs)
+        except ValueChanged:
+            if variant is None:
+                raise
+            return self.run_without(module, [variant], args, kwargs)
+
+    def run_without(
+        self,
+        module: nn.Module,
+        without: list[Variant],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Run the forward of the drop-in, for which some graphs have turned out not to serve."""
+        while (variant := self.variant_for(module, args, kwargs, without)) is not None:
+            try:
+                if variant.recorder is None:
+                    forward = self.eager_forward(module)
+                    return self.frames.run(module, variant, forward, args, kwargs)
+                return variant.run(module, *args, **kwargs)
+            except ValueChanged:
+                without.append(variant)
+            except BaseException:
+                if variant.recorder is not None:
+                    variant.recorder.abort()
+                raise
+        return self.run(module, None, args, kwargs)
+
     def variant_for(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        without: Collection[Variant] = (),
     ) -> Variant | None:
         """Return the graph for a call of the drop-in; None if it runs as it is."""
         # Something like a parametrization may have put a class of its own on top.
         if type(module) is not self.timed_class or self.frames.runs_as_it_is:
             return None
-        return self.graphs.variant_for(module, args, kwargs)
+        return self.graphs.variant_for(module, args, kwargs, without=without)
 
     def capture_for(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -162,12 +204,16 @@ class Instrumentation:
     def _closed(self) -> tuple[ClosedFrame, ...]:
         """Return what stayed closed, each once, in the order of the paths."""
         found: dict[tuple[str, str], ClosedFrame] = {}
-        for graphs in (self.graphs, *self.frames.all_graphs()):
+        every = [self.graphs, *self.frames.all_graphs()]
+        called = {graphs.path for graphs in every}
+        for graphs in every:
             prefix = f"{graphs.path}." if graphs.path else ""
+            # What is called is a matter of its own: it may be opened by another way.
             below = [
                 closed._replace(module=prefix + path)
                 for variant in graphs.variants
                 for path, closed in variant.closed.items()
+                if prefix + path not in called
             ]
             for closed in (*graphs.closed, *below):
                 found.setdefault((closed.module, closed.reason), closed)
@@ -347,9 +393,11 @@ def _timed_class(model: nn.Module, state: Instrumentation) -> type[nn.Module]:
             return frame.call(self, types.MethodType(forward, self), args, kwargs)
         variant = state.variant_for(self, args, kwargs)
         if variant is None or variant.recorder is None:
-            return state.frames.run(self, variant, state.eager_forward(self), args, kwargs)
+            return state.run(self, variant, args, kwargs)
         try:
             return variant.run(self, *args, **kwargs)
+        except ValueChanged:
+            return state.run_without(self, [variant], args, kwargs)
         except BaseException:
             variant.recorder.abort()
             raise

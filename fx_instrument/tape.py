@@ -12,9 +12,10 @@ import contextlib
 import inspect
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -45,7 +46,7 @@ from .value_checks import ValueChanged, check_value, random_state
 from .values import TENSOR_CLASSES, UnknownValueError, Values, tensors_in
 from .watcher import no_profiler
 
-__all__ = ["Recorded", "ValueChanged", "check_value", "record"]
+__all__ = ["Recorded", "Stopwatch", "ValueChanged", "check_value", "record"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ class Recorded:
             ``reason``. The plain arguments it takes to be the same, see :func:`call_key`.
         reason: why no graph can stand for the call, in words; or None.
         may_retry: whether another call of the same kind may well be recorded.
+        times: what each node took in this call, in the unit of the clock; of those that run
+            something.
     """
 
     output: Any
@@ -67,6 +70,35 @@ class Recorded:
     holds_call: Callable[[nn.Module, tuple[Any, ...], Mapping[str, Any]], bool] | None = None
     reason: str | None = None
     may_retry: bool = False
+    times: Mapping[fx.Node, float] = field(default_factory=dict)
+
+
+@dataclass
+class Stopwatch:
+    """Tells what of the time of a recorded call is the call's own.
+
+    Attributes:
+        clock: gives a time.
+        pauses: from when to when the recording was at work; in order.
+    """
+
+    clock: Callable[[], float] = time.perf_counter
+    pauses: list[tuple[float, float]] = field(default_factory=list)
+    _paused_at: float | None = None
+
+    def pause(self) -> float:
+        """The recording is at work from here on; return when that is."""
+        if self._paused_at is None:
+            self._paused_at = self.clock()
+        return self._paused_at
+
+    def resume(self) -> float:
+        """The call goes on; return when that is."""
+        now = self.clock()
+        if self._paused_at is not None:
+            self.pauses.append((self._paused_at, now))
+            self._paused_at = None
+        return now
 
 
 def record(
@@ -74,8 +106,9 @@ def record(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any] | None = None,
     *,
-    call_leaf: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any] | None = None,
+    owner: nn.Module | None = None,
     is_leaf: Callable[[nn.Module], bool] | None = None,
+    stopwatch: Stopwatch | None = None,
 ) -> Recorded:
     """Call the forward of ``model`` and record the call. An exception that it raises is passed on.
 
@@ -83,22 +116,33 @@ def record(
         model: any module. Its own hooks do not run and are not part of the graph.
         args: the arguments of the call.
         kwargs: the same, by name.
-        call_leaf: calls a module that is not opened; by default the module is just called.
+        owner: the object whose forward it is, if that is another with the same state.
         is_leaf: tells which modules are not opened; by default those that tracing does not open.
+        stopwatch: is told what of the time is the call's own.
     """
     kwargs = dict(kwargs or {})
+    owner = model if owner is None else owner
     reason = reason_against(model, args, kwargs)
     may_retry = False
     if reason is None:
         if _TRACE_LOCK.acquire(blocking=False):
             try:
                 if _state.tape is None:
-                    tape = Tape(model, args, kwargs, call_leaf, is_leaf)
-                    return tape.record(forward_of(type(model)))
+                    stopwatch = stopwatch or Stopwatch()
+                    stopwatch.pause()
+                    try:
+                        tape = Tape(model, args, kwargs, owner, is_leaf, stopwatch)
+                        try:
+                            return tape.record(forward_of(type(model)))
+                        finally:
+                            # It is part of cycles, which would keep tensors alive.
+                            vars(tape).clear()
+                    finally:
+                        stopwatch.resume()
             finally:
                 _TRACE_LOCK.release()
         reason, may_retry = "another call is being captured at this moment", True
-    output = type(model).forward(model, *args, **kwargs)
+    output = type(model).forward(owner, *args, **kwargs)
     return Recorded(output, reason=reason, may_retry=may_retry)
 
 
@@ -122,8 +166,9 @@ class Tape:
         model: nn.Module,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        call_leaf: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any] | None,
+        owner: nn.Module,
         is_leaf: Callable[[nn.Module], bool] | None,
+        stopwatch: Stopwatch,
     ) -> None:
         self.reason: str | None = None
         self._may_retry = False
@@ -133,7 +178,10 @@ class Tape:
         self._containers = [
             (value, copy_of(value)) for value in containers_in([*args, *kwargs.values()])
         ]
-        self._call_leaf = call_leaf
+        self._owner = owner
+        self._stopwatch = stopwatch
+        self._times: dict[fx.Node, float] = {}
+        self._last_time = 0.0
         self._thread = threading.get_ident()
         self._ambient = ambient_state()
         self._facts = Facts()
@@ -145,6 +193,7 @@ class Tape:
         self._function_mode = FunctionMode(self)
         self._dispatch_mode = DispatchMode(self)
         self._reads = ModelReads(model, self._facts, self._snapshot, self._watcher, self.suspect)
+        self._reads.paths[id(owner)] = ""
         self._is_leaf = is_leaf or self._reads.is_leaf
         self._graph = fx.Graph()
         self._stack: dict[str, tuple[str, Any]] = {}
@@ -196,7 +245,7 @@ class Tape:
 
     def _run(self, forward: Callable[..., Any]) -> Any:
         def call_root() -> Any:
-            return forward(self._model, *self._args, **self._kwargs)
+            return self._let(forward, self._owner, *self._args, **self._kwargs)
 
         self._function_mode.switch_on()
         try:
@@ -208,6 +257,14 @@ class Tape:
             self._watcher.rest()
             self._dispatch_mode.switch_off()
             self._function_mode.switch_off()
+
+    def _let(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call what is the model's own; its time counts."""
+        self._stopwatch.resume()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._stopwatch.pause()
 
     def suspect(self, reason: str) -> None:
         """Give the recording up: from here on the call just runs."""
@@ -237,7 +294,11 @@ class Tape:
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if get_ident() != thread or self.is_calling or self.reason is not None:
                 return original(module, *args, **kwargs)
-            return self._module_called(original, module, args, kwargs)
+            self._stopwatch.pause()
+            try:
+                return self._module_called(original, module, args, kwargs)
+            finally:
+                self._stopwatch.resume()
 
         nn.Module.__call__ = call  # type: ignore[method-assign]
         try:
@@ -250,15 +311,21 @@ class Tape:
     ) -> Any:
         path = self._reads.paths.get(id(module))
         if id(module) in self._reads.made:
-            return original(module, *args, **kwargs)
+            cls, stack = type(module), self._stack
+            name = f"{cls.__module__}.{cls.__qualname__}"
+            self._stack = {**stack, name: (name, cls)}
+            try:
+                return self._let(original, module, *args, **kwargs)
+            finally:
+                self._stack = stack
         if path is None:
             self.suspect(
                 f"it calls a {type(module).__qualname__} that is not a submodule of the model"
             )
-            return original(module, *args, **kwargs)
-        if module is self._model:
+            return self._let(original, module, *args, **kwargs)
+        if module is self._model or module is self._owner:
             self.suspect("it calls itself")
-            return original(module, *args, **kwargs)
+            return self._let(original, module, *args, **kwargs)
         stack = self._stack
         self._stack = {**stack, path: (path, type(module))}
         try:
@@ -267,7 +334,7 @@ class Tape:
             self._opened.append((path, module))
             try:
                 self._reads.note_module(path, module)
-                return original(module, *args, **kwargs)
+                return self._let(original, module, *args, **kwargs)
             finally:
                 self._opened.pop()
         finally:
@@ -287,13 +354,13 @@ class Tape:
         self._function_mode.switch_off()
         try:
             with self._calling(is_told=True):
-                if self._call_leaf is not None:
-                    output = self._call_leaf(module, args, kwargs)
-                else:
-                    output = original(module, *args, **kwargs)
-                if call is not None and self.reason is None:
-                    with self._giving_up():
-                        self._note_leaf(path, module, call, output)
+                output = original(module, *args, **kwargs)
+            if call is not None and self.reason is None:
+                self._watcher.rest()
+                with self._giving_up():
+                    self._note_leaf(path, module, call, output)
+                if self.reason is None:
+                    self._watcher.watch()
         finally:
             self._function_mode.switch_on()
         return output
@@ -331,6 +398,15 @@ class Tape:
         """Call ``func``, a function of torch, and make a node of the call."""
         if self.is_calling or self.reason is not None:
             return func(*args, **kwargs)
+        self._stopwatch.pause()
+        try:
+            return self._function_called(func, classes, args, kwargs)
+        finally:
+            self._stopwatch.resume()
+
+    def _function_called(
+        self, func: Any, classes: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         name = func.__name__
         is_property = name in ("__get__", "__set__", "__delete__")
         if is_property:
@@ -353,10 +429,10 @@ class Tape:
         elif name == "__iter__":
             return self._iterate(args[0])
         if self.reason is not None:
-            return func(*args, **kwargs)
+            return self._let(func, *args, **kwargs)
         call = self._arguments(args, kwargs)
         if call is None:
-            return func(*args, **kwargs)
+            return self._let(func, *args, **kwargs)
         self._dispatch_mode.num_random = self._dispatch_mode.num_untold = 0
         try:
             with self._calling(is_told=func in SIZES_ARE_TOLD):
@@ -402,6 +478,7 @@ class Tape:
 
     def _note_result(self, node: fx.Node, output: Any, *, may_be_plain: bool) -> None:
         """Note what ``node`` gives; let each run check it if it is not a tensor."""
+        self._times[node] = self._last_time
         if isinstance(output, torch.Tensor):
             if type(output) not in TENSOR_CLASSES:
                 self.suspect(f"it makes a {type(output).__qualname__}, a subclass of Tensor")
@@ -491,9 +568,11 @@ class Tape:
         if is_told:
             self._dispatch_mode.switch_off()
         self.is_calling = True
+        start = self._stopwatch.resume()
         try:
             yield
         finally:
+            self._last_time = self._stopwatch.pause() - start
             self.is_calling = False
             if self.reason is None:
                 self._dispatch_mode.switch_on()
@@ -645,8 +724,11 @@ class Tape:
         if not holds_call(self._model, self._args, self._kwargs):
             self.suspect("what it reads changes while it runs")
             return Recorded(output, reason=self.reason, may_retry=True)
-        capture = Capture(self._graph, holds, self._constants)
-        return Recorded(output, capture, holds_call)
+        words = self._facts.in_words | {
+            place: f"a tensor of {tuple(tensor.shape)}" for place, tensor in self._inputs
+        }
+        capture = Capture(self._graph, holds, self._constants, facts=words)
+        return Recorded(output, capture, holds_call, times=self._times)
 
 
 _FROM_NOWHERE = "it uses a tensor that no recorded call produced"

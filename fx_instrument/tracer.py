@@ -41,7 +41,7 @@ from .proxies import (
 )
 from .real_calls import RealCalls
 from .recording import ClosedFrame
-from .snapshot import CONTAINERS, Snapshot
+from .snapshot import CONTAINERS, Snapshot, is_same
 from .soundness import Origin, draws_from_numpy, file_of, origin_of, place_in, unsound_reason
 from .watcher import CallWatcher, no_profiler
 
@@ -209,7 +209,7 @@ class CaptureTracer(fx.Tracer):
         for _, reason in late:
             self.suspect(reason)
         for name, container, contents in self._containers:
-            if container != contents:
+            if not is_same(container, contents):
                 self.suspect(f"it changes the argument {name!r}")
         self._check_globals()
         if self._reason is not None:

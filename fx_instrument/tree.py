@@ -32,7 +32,7 @@ def recordings_of(runs: FrameRuns) -> list[Recording]:
 def _root_recording(runs: FrameRuns, root: CallSite) -> Recording:
     numbers, readings_ns = root.times.runs_and_readings_ns(2)
     rows = _InnerRows(numbers, 1, runs.other_paths())
-    rows.add_calls(root, 0)
+    rows.add_inner(root, 0)
     return Recording((root.row,), readings_ns, np.ones((len(numbers), 1), np.bool_), rows.finish())
 
 
@@ -79,17 +79,23 @@ class _InnerRows:
         self._calls: list[list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]] = []
 
     def add_calls(self, site: CallSite, parent: int) -> None:
-        """Add what is called within the frame ``site``, whose own row is ``parent``."""
+        """Add what is called at ``site``, whose own row is ``parent``."""
+        for variant, graph in [*site.graphs.items()]:
+            self._add_nodes(variant, graph, site.row, parent)
+        self.add_inner(site, parent)
+
+    def add_inner(self, site: CallSite, parent: int) -> None:
+        """Add what the statements of the frame at ``site`` call."""
         for inner in [*site.inner.values()]:
             numbers, readings_ns = inner.times.runs_and_readings_ns(2)
             index = self._add(parent, inner.row, numbers, readings_ns[:, 1] - readings_ns[:, 0])
-            self.add_calls(inner, index)
             for variant, graph in [*inner.graphs.items()]:
-                self._add_graph(variant, graph, inner.row, parent)
+                numbers, readings_ns = graph.times.runs_and_readings_ns(variant.num_readings)
+                self._add(parent, inner.row, numbers, readings_ns[:, -1] - readings_ns[:, 0])
+            self.add_calls(inner, index)
 
-    def _add_graph(self, variant: Variant, graph: GraphSite, row: NodeRow, parent: int) -> None:
+    def _add_nodes(self, variant: Variant, graph: GraphSite, row: NodeRow, above: int) -> None:
         numbers, readings_ns = graph.times.runs_and_readings_ns(variant.num_readings)
-        above = self._add(parent, row, numbers, readings_ns[:, -1] - readings_ns[:, 0])
         columns = iter(np.diff(readings_ns, axis=1).T)
         for place, node_row in enumerate(variant.rows):
             if node_row.is_timed:

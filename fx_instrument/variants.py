@@ -8,8 +8,8 @@ import gc
 import inspect
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch import fx, nn
 from .arguments import call_key, kind_of
 from .capture import Capture, capture
 from .clock import Clock
-from .closing import closed_frame
+from .closing import closed_frame, may_compile
 from .codegen import TimedCodeGen, has_registered_targets, is_inserted
 from .errors import CaptureError
 from .insertion import (
@@ -30,6 +30,7 @@ from .insertion import (
 )
 from .recorder import PassingRecorder, Recorder
 from .recording import ClosedFrame, NodeRow
+from .tape import Recorded
 from .tracer import Openness
 
 __all__ = ["Graphs", "Variant"]
@@ -38,6 +39,14 @@ MAX_VARIANTS = 64
 
 # Captures that may fail for one reason before calls with other plain arguments are not tried.
 _MAX_FAILURES = 3
+
+# Times that a call is recorded which changes what a later call of its kind may leave alone.
+_MAX_TRIES = 3
+
+# Recorded graphs in a row that no later call could use, before calls are no longer recorded.
+_MAX_USELESS = 8
+
+_TOO_MANY = "its calls differ from one another, in sizes or in values, so that few graphs serve two"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +58,7 @@ class Variant:
     Attributes:
         graph_module: a view of the module that runs the graph.
         run: the compiled graph; its first argument is an instance that looks like the module.
-        holds: tells whether all that the graph relies on is true of a module.
+        holds: tells whether all that the graph relies on is true of a module and the arguments.
         recorder: of the runs; None where each run is handed over to a frame.
         nodes: the nodes that are not of the timing.
         closed: the targets of its nodes that call modules which stay closed, and why.
@@ -58,7 +67,7 @@ class Variant:
 
     graph_module: fx.GraphModule
     run: Callable[..., Any]
-    holds: Callable[[nn.Module], bool]
+    holds: Callable[[nn.Module, tuple[Any, ...], Mapping[str, Any]], bool]
     recorder: Recorder | None
     nodes: tuple[fx.Node, ...]
     closed: Mapping[str, ClosedFrame]
@@ -141,6 +150,10 @@ class Graphs:
         self._by_call: dict[Hashable, list[Variant]] = {}
         self._by_binding: dict[Hashable, list[Variant]] = {}
         self._closed_calls: dict[Hashable, ClosedFrame] = {}
+        self._given_up: set[Hashable] = set()
+        self._num_tries: dict[Hashable, int] = {}
+        self._num_useless = 0
+        self._last_closed: ClosedFrame | None = None
         self._num_failures: dict[bool, int] = {}
         self._lock = threading.RLock()
 
@@ -179,18 +192,20 @@ class Graphs:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         pauses: list[tuple[float, float]] | None = None,
+        without: Collection[Variant] = (),
     ) -> Variant | None:
-        """Return the graph for a call of ``module``; capture it if this is the first such call.
+        """Return the graph for a call of ``module``; trace it if this is the first such call.
 
         Args:
             module: the one that is called, which may be a copy of the one that was captured.
             args: the arguments of the call.
             kwargs: the same, by name.
             pauses: is told from when to when a capture took place.
+            without: graphs that have turned out not to serve this call.
 
         Returns:
-            None where the call must run as it is: no graph can stand for it, ``module`` is being
-            traced, or the arguments do not fit its signature.
+            None where the call must run as it is: it cannot be traced, ``module`` is being traced,
+            or the arguments do not fit its signature.
         """
         try:
             key = call_key(args, kwargs)
@@ -199,8 +214,9 @@ class Graphs:
                 self.note_closed(f"it is called with an argument of type {error}")
             return None
         for variant in self._by_call.get(key, ()):
-            if variant.holds(module):
+            if variant.holds(module, args, kwargs) and variant not in without:
                 self.last = variant
+                self._num_useless = 0
                 return variant
         if (key, module.training) in self._closed_calls:
             return None
@@ -216,34 +232,91 @@ class Graphs:
     ) -> Variant | None:
         try:
             bound = inspect.signature(self.forward).bind(module, *args, **kwargs)
-        except TypeError:
+        except (TypeError, ValueError):
             return None
         arguments = dict(list(bound.arguments.items())[1:])
         binding = {name: kind_of(value) for name, value in arguments.items()}
         variants = self._by_binding.setdefault(_key(binding), [])
         self._by_call[key] = variants
-        variant = next((variant for variant in variants if variant.holds(module)), None)
+        variant = next((v for v in variants if v.holds(module, args, kwargs)), None)
         if variant is None:
             try:
                 if self._num_failures.get(module.training, 0) >= _MAX_FAILURES:
-                    raise self._error(self.closed[-1].reason)
+                    assert self._last_closed is not None
+                    raise CaptureError("", self._last_closed)
                 if len(self.variants) >= MAX_VARIANTS:
                     raise self._error(
                         f"it needs more than {MAX_VARIANTS} graphs, as its calls differ in plain "
                         "arguments or in attributes that it reads"
                     )
                 variant = self._capture(binding, args, kwargs)
-                if not variant.holds(module):
+                if not variant.holds(module, args, kwargs):
                     raise self._error(
                         "it reads attributes or globals that change as it is looked at"
                     )
             except CaptureError as error:
                 self._num_failures[module.training] = self._num_failures.get(module.training, 0) + 1
-                self._closed_calls[key, module.training] = error.closed
-                self.note_closed(error.closed.reason, error.closed)
+                self._closed_calls[key, module.training] = self._last_closed = error.closed
                 return None
         self.last = variant
         return variant
+
+    def may_record(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> bool:
+        """Whether a call that cannot be traced is worth recording; if not, it is noted why."""
+        try:
+            key = call_key(args, kwargs), module.training
+        except TypeError:
+            return False
+        closed = self._closed_calls.get(key)
+        if closed is None or key in self._given_up:
+            return False
+        if may_compile(module):
+            # The compiler would look at the modes by which a call is recorded.
+            self.give_up(module, args, kwargs, "")
+            return False
+        if self._num_useless >= _MAX_USELESS or len(self.variants) >= MAX_VARIANTS:
+            self.give_up(module, args, kwargs, _TOO_MANY)
+            return False
+        return True
+
+    def give_up(
+        self,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        reason: str,
+        *,
+        may_retry: bool = False,
+    ) -> None:
+        """Calls of this kind cannot be recorded, either, or not until they are tried again."""
+        key = call_key(args, kwargs), module.training
+        self._num_tries[key] = self._num_tries.get(key, 0) + 1
+        if may_retry and self._num_tries[key] < _MAX_TRIES:
+            return
+        self._given_up.add(key)
+        traced = self._closed_calls.get(key)
+        self.note_closed(reason or (traced.reason if traced else ""), None if reason else traced)
+
+    def add_recorded(
+        self,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        recorded: Recorded,
+        closed: Mapping[str, ClosedFrame],
+    ) -> Variant:
+        """Make a variant of a call that was recorded."""
+        assert recorded.capture is not None
+        assert recorded.holds_call is not None
+        with self._lock:
+            bound = inspect.signature(self.forward).bind(module, *args, **kwargs)
+            arguments = dict(list(bound.arguments.items())[1:])
+            binding = {name: kind_of(value) for name, value in arguments.items()}
+            found = replace(recorded.capture, closed=closed)
+            self._num_useless += 1
+            return self._add(found, recorded.holds_call, binding)
 
     def _error(self, reason: str) -> CaptureError:
         closed = closed_frame("", self.model, reason)
@@ -263,6 +336,15 @@ class Graphs:
     ) -> Variant:
         with _paused_collector():
             found = capture(self.model, args, kwargs, self._openness_below())
+        return self._add(found, _of_module(found.holds), binding)
+
+    def _add(
+        self,
+        found: Capture,
+        holds: Callable[[nn.Module, tuple[Any, ...], Mapping[str, Any]], bool],
+        binding: Mapping[str, Hashable],
+    ) -> Variant:
+        with _paused_collector():
             graph, constants = found.graph, self._rename_constants(found)
             if is_timed(graph):
                 strip_timestamps(graph)
@@ -281,7 +363,7 @@ class Graphs:
             variant = Variant(
                 graph_module,
                 type(graph_module).forward,
-                found.holds,
+                holds,
                 recorder,
                 nodes,
                 found.closed,
@@ -318,6 +400,12 @@ class Graphs:
             if node.op == "get_attr" and node.target in names:
                 node.target = names[node.target]
         return {names[name]: constant for name, constant in found.constants.items()}
+
+
+def _of_module(
+    holds: Callable[[nn.Module], bool],
+) -> Callable[[nn.Module, tuple[Any, ...], Mapping[str, Any]], bool]:
+    return lambda module, args, kwargs: holds(module)
 
 
 def _required(forward: Callable[..., Any]) -> dict[str, Hashable]:

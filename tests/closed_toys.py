@@ -31,14 +31,19 @@ class Frame(nn.Module):
 
 
 class Loop(nn.Module):
-    """Calls its part until the values are large enough: how often depends on the values."""
+    """Calls its part until the values are large enough: how often depends on the values.
+
+    It counts its calls, so that no graph can stand for it.
+    """
 
     def __init__(self, part: nn.Module, limit: float = 100.0) -> None:
         super().__init__()
         self.part = part
         self.limit = limit
+        self.count = 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
         while x.sum() < self.limit:
             x = self.part(x)
         return x
@@ -56,15 +61,20 @@ class Double(nn.Module):
 
 
 class Gate(nn.Module):
-    """Two layers, the second one called only if a sum is positive."""
+    """Two layers, the second one called only if a sum is positive.
+
+    It counts its calls, so that no graph can stand for it.
+    """
 
     def __init__(self, width: int = 3) -> None:
         super().__init__()
         self.first = nn.Linear(width, width)
         self.second = nn.Sequential(nn.Linear(width, width), nn.Dropout(0.5), nn.Tanh())
         self.norm = nn.BatchNorm1d(width)
+        self.count = 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
         x = self.norm(self.first(x))
         if x.sum() > 0:
             x = self.second(x)

@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from fx_instrument.codegen import TimedCodeGen, is_inserted
 from fx_instrument.insertion import insert_timestamps
-from fx_instrument.module import _row_of
+from fx_instrument.variants import _row_of
 from fx_instrument.tape import ValueChanged, record
 
 X = torch.tensor([[1.0, -2.0, 3.0]])
