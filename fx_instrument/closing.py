@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from .marks import is_compiled
 from .recording import ClosedFrame
 from .soundness import Origin, file_of, origin_of
 
@@ -21,9 +22,9 @@ __all__ = [
     "calls_others",
     "closed_frame",
     "effects_of",
-    "may_compile",
     "names_of_method",
     "sees_modes",
+    "sees_recording",
 ]
 
 _PLACE = re.compile(r' ?\(?File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in \S+)?\)?')
@@ -154,9 +155,19 @@ def sees_modes(module: nn.Module) -> bool:
     )
 
 
-def may_compile(module: nn.Module) -> bool:
-    """Whether the forward of ``module``, or of a module in it, calls what is compiled."""
-    return any(map(_compiles, module.modules()))
+def sees_recording(module: nn.Module) -> bool:
+    """Whether the forward of ``module``, or of a module in it, would see that it is recorded.
+
+    The compiler would look at the modes by which that is done. Code of torch that asks for modes
+    is given the answer that it gets without.
+    """
+    return any(
+        _compiles(part)
+        or _effects_of(part).sees_modes
+        or is_compiled(part)
+        or type(part).__module__.startswith("torch._dynamo")
+        for part in module.modules()
+    )
 
 
 def _compiles(module: nn.Module) -> bool:

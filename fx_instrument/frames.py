@@ -120,7 +120,7 @@ class FrameRuns:
             elif (
                 method is None and not self.runs_as_it_is and self._may_record(module, args, kwargs)
             ):
-                output = run.record(site, site.times, self._root, module, args, kwargs)
+                output = run.record(site, site.times, self._root, module, forward, args, kwargs)
             else:
                 output = run.run_closed(site, site.times, module, forward, args, kwargs)
         except ValueChanged:
@@ -441,7 +441,7 @@ class _Run:
                 self.pauses.append((start, self.clock()))
                 without.append(variant)
         if graphs.may_record(module, args, kwargs):
-            return self.record(site, times, graphs, module, args, kwargs)
+            return self.record(site, times, graphs, module, run_module, args, kwargs)
         return self.run_closed(site, times, module, run_module, args, kwargs)
 
     def record(
@@ -450,13 +450,14 @@ class _Run:
         times: Times | None,
         graphs: Graphs,
         module: nn.Module,
+        run_module: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> Any:
         """Run the forward of ``module`` as it is, and make a graph of what it does."""
         num_events, start = len(self.events), self.clock()
         start -= sum(end - begin for begin, end in self.pauses)
-        model = graphs.model if graphs.model.__dict__ is module.__dict__ else module
+        model = _like(graphs.model, module)
         stopwatch = Stopwatch(self.clock, self.pauses)
         recorded = Recorded(None)
 
@@ -466,6 +467,7 @@ class _Run:
                 model,
                 args,
                 kwargs,
+                call=run_module,
                 owner=module,
                 is_leaf=self._is_called_whole,
                 stopwatch=stopwatch,
@@ -599,6 +601,15 @@ class _Run:
             mode = None
         see_call = self.see_call if site.calls_others and sys.getprofile() is None else None
         return _Frame(self, site, mode, see_call)
+
+
+def _like(model: nn.Module, module: nn.Module) -> nn.Module:
+    """Return an object of the class of ``model`` with the state of ``module``."""
+    if model.__dict__ is module.__dict__ or type(model) is type(module):
+        return model if model.__dict__ is module.__dict__ else module
+    view = object.__new__(type(model))
+    object.__setattr__(view, "__dict__", module.__dict__)
+    return view
 
 
 def _is_torch_in_training(module: nn.Module) -> bool:

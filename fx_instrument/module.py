@@ -283,7 +283,7 @@ class Instrumented:
 
         Tools ask for whatever is listed, and take an error that is no AttributeError amiss.
         """
-        names = [*super().__dir__()]
+        names = sorted({*super().__dir__(), *vars(type(self))})
         has_graph = self._fx_instrument.graphs.last is not None
         return [name for name in names if has_graph or name not in _OF_GRAPH]
 

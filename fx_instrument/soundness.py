@@ -313,6 +313,8 @@ _SEEN_THROUGH = frozenset({"a change of grad mode", "a change of autocast"})
 
 # Code of torch that changes what the operations in between do, so that a recording loses it.
 _LOST_TORCH_CODE = {
+    ("overrides.py", "__enter__"): "a torch function mode",
+    ("utils/_device.py", "__enter__"): "a default device",
     ("autograd/graph.py", "__enter__"): "a use of hooks on saved tensors",
     ("backends/__init__.py", "__set__"): "a change of a backend's flags",
     ("backends/cuda/__init__.py", "sdp_kernel"): "a choice of attention kernels",

@@ -106,6 +106,7 @@ def record(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any] | None = None,
     *,
+    call: Callable[..., Any] | None = None,
     owner: nn.Module | None = None,
     is_leaf: Callable[[nn.Module], bool] | None = None,
     stopwatch: Stopwatch | None = None,
@@ -116,12 +117,15 @@ def record(
         model: any module. Its own hooks do not run and are not part of the graph.
         args: the arguments of the call.
         kwargs: the same, by name.
+        call: what is called; by default the forward of the class of ``model``.
         owner: the object whose forward it is, if that is another with the same state.
         is_leaf: tells which modules are not opened; by default those that tracing does not open.
         stopwatch: is told what of the time is the call's own.
     """
     kwargs = dict(kwargs or {})
     owner = model if owner is None else owner
+    if call is None:
+        call = types.MethodType(forward_of(type(model)), owner)
     reason = reason_against(model, args, kwargs)
     may_retry = False
     if reason is None:
@@ -133,7 +137,7 @@ def record(
                     try:
                         tape = Tape(model, args, kwargs, owner, is_leaf, stopwatch)
                         try:
-                            return tape.record(forward_of(type(model)))
+                            return tape.record(call)
                         finally:
                             # It is part of cycles, which would keep tensors alive.
                             vars(tape).clear()
@@ -142,7 +146,7 @@ def record(
             finally:
                 _TRACE_LOCK.release()
         reason, may_retry = "another call is being captured at this moment", True
-    output = type(model).forward(owner, *args, **kwargs)
+    output = call(*args, **kwargs)
     return Recorded(output, reason=reason, may_retry=may_retry)
 
 
@@ -214,16 +218,16 @@ class Tape:
 
     # The run
 
-    def record(self, forward: Callable[..., Any]) -> Recorded:
-        """Call ``forward``, the model's, and return what became of it."""
+    def record(self, call: Callable[..., Any]) -> Recorded:
+        """Call ``call``, which runs the model's forward, and return what became of it."""
         with self._giving_up():
             self._facts.add_ambient(self._ambient)
             self._reads.note_module("", self._model)
-            self._add_placeholders(forward)
+            self._add_placeholders(forward_of(type(self._model)))
         _state.tape = self
         try:
             with no_profiler(), self._reads.observed(), self._called_modules():
-                output = self._run(forward)
+                output = self._run(call)
         finally:
             _state.tape = None
         with self._giving_up():
@@ -243,9 +247,9 @@ class Tape:
         except Exception as error:
             self.suspect(f"it cannot be written down: {type(error).__name__}: {error}")
 
-    def _run(self, forward: Callable[..., Any]) -> Any:
+    def _run(self, call: Callable[..., Any]) -> Any:
         def call_root() -> Any:
-            return self._let(forward, self._owner, *self._args, **self._kwargs)
+            return self._let(call, *self._args, **self._kwargs)
 
         self._function_mode.switch_on()
         try:
@@ -351,7 +355,7 @@ class Tape:
         if has_own_call(type(module)):
             self.suspect(f"it calls a {type(module).__qualname__}, which has a __call__ of its own")
         call = self._arguments(args, kwargs)
-        self._function_mode.switch_off()
+        num_above = self._function_mode.switch_off()
         try:
             with self._calling(is_told=True):
                 output = original(module, *args, **kwargs)
@@ -362,7 +366,7 @@ class Tape:
                 if self.reason is None:
                     self._watcher.watch()
         finally:
-            self._function_mode.switch_on()
+            self._function_mode.switch_on(num_above)
         return output
 
     def _note_leaf(

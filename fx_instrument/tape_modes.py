@@ -9,7 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .function_modes import take_out
+from .function_modes import put_in, take_out
 
 __all__ = ["DispatchMode", "FunctionMode"]
 
@@ -41,13 +41,13 @@ class FunctionMode(TorchFunctionMode):
         super().__init__()
         self._tape = tape
 
-    def switch_on(self) -> None:
-        """See each function from here on."""
-        self.__enter__()  # type: ignore[no-untyped-call]
+    def switch_on(self, num_above: int = 0) -> None:
+        """See each function from here on, that ``num_above`` other modes let through."""
+        put_in(self, num_above)
 
-    def switch_off(self) -> None:
-        """See no more."""
-        take_out(self)
+    def switch_off(self) -> int:
+        """See no more; return how many modes were above."""
+        return take_out(self)
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None

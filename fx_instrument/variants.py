@@ -18,7 +18,7 @@ from torch import fx, nn
 from .arguments import call_key, kind_of
 from .capture import Capture, capture
 from .clock import Clock
-from .closing import closed_frame, may_compile
+from .closing import closed_frame, sees_recording
 from .codegen import TimedCodeGen, has_registered_targets, is_inserted
 from .errors import CaptureError
 from .insertion import (
@@ -272,8 +272,7 @@ class Graphs:
         closed = self._closed_calls.get(key)
         if closed is None or key in self._given_up:
             return False
-        if may_compile(module):
-            # The compiler would look at the modes by which a call is recorded.
+        if sees_recording(module):
             self.give_up(module, args, kwargs, "")
             return False
         if self._num_useless >= _MAX_USELESS or len(self.variants) >= MAX_VARIANTS:
