@@ -66,7 +66,7 @@ class _PassedFilesOfTorch(_PassedFiles):
     """The same for a statement that is itself torch's."""
 
     def __missing__(self, name: str) -> bool:
-        self[name] = name in _PASSED_FILES
+        self[name] = name in _PASSED_FILES or name.startswith(_OWN_DIRECTORY)
         return self[name]
 
 
@@ -77,6 +77,8 @@ def passed_files(module: nn.Module) -> Mapping[str, bool]:
     """Return which files to pass over, to come to the statements of the forward of ``module``."""
     return _OF_TORCH if origin_of(file_of(type(module))) is Origin.TRUSTED else _OF_OTHERS
 
+
+_OWN_DIRECTORY = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 # Code that only stands between a statement of a forward and torch's operators.
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))

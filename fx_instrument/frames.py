@@ -73,7 +73,7 @@ class FrameRuns:
         self._graphs: dict[tuple[str, type], Graphs] = {}
         self._all_times: list[Times] = []
         self._num_pending = 0
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         name = type(root.model).__name__
         row = NodeRow(name, "call_module", name, "", True)
         self._root = root
@@ -147,7 +147,7 @@ class FrameRuns:
 
     def abort(self) -> None:
         """Count a run that raised."""
-        with self._lock:
+        with self.lock:
             self.num_aborted += 1
 
     def may_call_modules(self, module: nn.Module, method: str) -> bool:
@@ -158,7 +158,7 @@ class FrameRuns:
         return not names.isdisjoint(module._modules) or not names.isdisjoint(_WAYS_TO_MODULES)
 
     def _method_site(self, method: str) -> CallSite:
-        with self._lock:
+        with self.lock:
             if method not in self.methods:
                 target = f"{self.root.row.target}.{method}"
                 row = NodeRow(method, "call_method", target, "", True)
@@ -170,7 +170,7 @@ class FrameRuns:
     def commit(self, run: _Run) -> None:
         """Keep the events of a run that has come to its end."""
         events = run.finished_events()
-        with self._lock:
+        with self.lock:
             number = self.num_runs
             self.num_runs += 1
             for times, readings in events:
@@ -184,7 +184,7 @@ class FrameRuns:
 
     def reset(self) -> None:
         """Forget all runs."""
-        with self._lock:
+        with self.lock:
             self.num_runs = self.num_aborted = self._num_pending = 0
             for times in self._all_times:
                 times.clear()
@@ -209,7 +209,7 @@ class FrameRuns:
             if member is None:
                 return None
             path = member.path
-        with self._lock:
+        with self.lock:
             graphs = None
             # A drop-in within the model keeps its own runs.
             is_drop_in = hasattr(type(module), "_fx_instrument")
@@ -281,7 +281,7 @@ class FrameRuns:
 
         It is made now unless another thread has.
         """
-        with self._lock:
+        with self.lock:
             if key not in inner:
                 inner[key] = CallSite(row, self._new_times())
                 if module is not None:
@@ -290,7 +290,7 @@ class FrameRuns:
 
     def graph_site(self, site: CallSite, variant: Variant) -> GraphSite:
         """Return the place of a graph that runs at ``site``."""
-        with self._lock:
+        with self.lock:
             if variant not in site.graphs:
                 site.graphs[variant] = GraphSite(self._new_times())
             return site.graphs[variant]

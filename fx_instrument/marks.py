@@ -91,7 +91,9 @@ def mark_of(module: nn.Module) -> Mark:
 def is_compiled(module: nn.Module) -> bool:
     """Whether ``module.compile()`` was called."""
     call = module.__dict__.get(SLOT)
-    return call is not None and getattr(call, "func", None) is not _call
+    if isinstance(call, functools.partial) and call.func is _call:
+        call = call.args[1]  # what the mark stands in for
+    return call is not None and call != module._call_impl
 
 
 def put_marks(marks: Sequence[Mark]) -> None:

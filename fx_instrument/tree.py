@@ -24,8 +24,9 @@ __all__ = [
 
 def recordings_of(runs: FrameRuns) -> list[Recording]:
     """Return a recording for each way in which the root ran: as it is, and each of its graphs."""
-    found = [graph_recording(runs, variant) for variant in runs.root.graphs]
-    closed = _root_recording(runs, runs.root)
+    with runs.lock:
+        found = [_graph_recording(runs, variant) for variant in runs.root.graphs]
+        closed = _root_recording(runs, runs.root)
     return [recording for recording in (closed, *found) if len(recording.readings_ns)]
 
 
@@ -38,12 +39,18 @@ def _root_recording(runs: FrameRuns, root: CallSite) -> Recording:
 
 def method_recordings(runs: FrameRuns) -> dict[str, Recording]:
     """Return the runs of each method, other than the forward, that called submodules."""
-    found = {name: _root_recording(runs, site) for name, site in [*runs.methods.items()]}
+    with runs.lock:
+        found = {name: _root_recording(runs, site) for name, site in runs.methods.items()}
     return {name: recording for name, recording in found.items() if len(recording.readings_ns)}
 
 
 def graph_recording(runs: FrameRuns, variant: Variant) -> Recording:
     """Return the runs of one graph of the root."""
+    with runs.lock:
+        return _graph_recording(runs, variant)
+
+
+def _graph_recording(runs: FrameRuns, variant: Variant) -> Recording:
     num_rows = len(variant.rows)
     site = runs.root.graphs.get(variant)
     if site is None:
@@ -141,13 +148,14 @@ class _InnerRows:
 def count_calls(runs: FrameRuns) -> Counter[Variant]:
     """Return how often each graph ran, wherever it did."""
     counts: Counter[Variant] = Counter()
-    waiting = [runs.root, *runs.methods.values()]
-    while waiting:
-        site = waiting.pop()
-        waiting += site.inner.values()
-        for variant, graph in site.graphs.items():
-            counts[variant] += len(graph.times.runs_and_readings_ns(variant.num_readings)[0])
-            waiting += graph.frames.values()
+    with runs.lock:
+        waiting = [runs.root, *runs.methods.values()]
+        while waiting:
+            site = waiting.pop()
+            waiting += site.inner.values()
+            for variant, graph in site.graphs.items():
+                counts[variant] += len(graph.times.runs_and_readings_ns(variant.num_readings)[0])
+                waiting += graph.frames.values()
     return counts
 
 

@@ -41,10 +41,13 @@ MAX_VARIANTS = 64
 _MAX_FAILURES = 3
 
 # Times that a call is recorded which changes what a later call of its kind may leave alone.
-_MAX_TRIES = 3
+_MAX_TRIES = 2
 
 # Recorded graphs in a row that no later call could use, before calls are no longer recorded.
 _MAX_USELESS = 8
+
+# How reasons begin that tell of a change of what outlives the call.
+_CHANGES = ("it sets its attribute", "it changes ")
 
 _TOO_MANY = "its calls differ from one another, in sizes or in values, so that few graphs serve two"
 
@@ -151,6 +154,7 @@ class Graphs:
         self._by_binding: dict[Hashable, list[Variant]] = {}
         self._closed_calls: dict[Hashable, ClosedFrame] = {}
         self._given_up: set[Hashable] = set()
+        self._changing: set[Hashable] = set()
         self._num_tries: dict[Hashable, int] = {}
         self._num_useless = 0
         self._last_closed: ClosedFrame | None = None
@@ -182,6 +186,8 @@ class Graphs:
             CaptureError: that one cannot be captured.
         """
         with self._lock:
+            if self.last is None and self.closed:
+                raise CaptureError(f"cannot open {self.closed[0]}", self.closed[0])
             if self.last is None:
                 self.last = self._capture(_required(self.forward), None, {})
             return self.last
@@ -255,11 +261,23 @@ class Graphs:
                         "it reads attributes or globals that change as it is looked at"
                     )
             except CaptureError as error:
-                self._num_failures[module.training] = self._num_failures.get(module.training, 0) + 1
-                self._closed_calls[key, module.training] = self._last_closed = error.closed
+                self._note_failure((key, module.training), error.closed)
                 return None
         self.last = variant
         return variant
+
+    def _note_failure(self, key: tuple[Hashable, bool], closed: ClosedFrame) -> None:
+        """A call of this kind cannot be traced."""
+        is_change = closed.reason.startswith(_CHANGES)
+        if is_change and key not in self._changing:
+            # What is kept from the first call to the next is not changed again in that.
+            self._changing.add(key)
+            return
+        self._num_failures[key[1]] = self._num_failures.get(key[1], 0) + 1
+        self._closed_calls[key] = self._last_closed = closed
+        if is_change:
+            self._given_up.add(key)
+            self.note_closed(closed.reason, closed)
 
     def may_record(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -275,7 +293,10 @@ class Graphs:
         if sees_recording(module):
             self.give_up(module, args, kwargs, "")
             return False
-        if self._num_useless >= _MAX_USELESS or len(self.variants) >= MAX_VARIANTS:
+        if len(self.variants) >= MAX_VARIANTS:
+            self.give_up(module, args, kwargs, "")
+            return False
+        if self._num_useless >= _MAX_USELESS:
             self.give_up(module, args, kwargs, _TOO_MANY)
             return False
         return True

@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from fx_instrument.codegen import TimedCodeGen, is_inserted
 from fx_instrument.insertion import insert_timestamps
-from fx_instrument.tape import ValueChanged, record
+from fx_instrument.tape import Stopwatch, ValueChanged, record
 
 X = torch.tensor([[1.0, -2.0, 3.0]])
 
@@ -648,17 +648,18 @@ def test_sizes_are_not_relied_on_after_hooks():
     assert "which has hooks" in record(model, (X,)).reason
 
 
-def test_a_module_may_be_called_by_others_than_itself():
+def test_the_time_of_the_recording_is_told_apart_from_that_of_the_call():
     model = module_of(lambda self, x: self.relu(x) + 1, relu=nn.ReLU())
-    calls = []
-
-    def call_leaf(module, args, kwargs):
-        calls.append(module)
-        return module(*args, **kwargs)
-
-    recorded = record(model, (X,), call_leaf=call_leaf)
-    assert names_of(recorded) == ["x", "relu", "add", "output"]
-    assert calls == [model.relu]
+    stopwatch = Stopwatch()
+    start = stopwatch.clock()
+    recorded = record(model, (X,), stopwatch=stopwatch)
+    end = stopwatch.clock()
+    assert [node.name for node in recorded.times] == ["relu", "add"]
+    assert all(time > 0 for time in recorded.times.values())
+    edges = [start, *(edge for pause in stopwatch.pauses for edge in pause), end]
+    assert edges == sorted(edges)
+    paused = sum(end - begin for begin, end in stopwatch.pauses)
+    assert sum(recorded.times.values()) <= end - start - paused
 
 
 def test_an_error_is_passed_on_and_all_is_as_it_was():
