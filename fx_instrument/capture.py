@@ -6,7 +6,6 @@ It knows nothing of clocks and reports.
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from torch import fx, nn
 
 from .guards import Facts
+from .locks import TRACE_LOCK
 from .recording import ClosedFrame
 from .snapshot import Snapshot
 from .tracer import CaptureTracer, Openness, Restart
@@ -22,9 +22,6 @@ from .tracer import CaptureTracer, Openness, Restart
 __all__ = ["Capture", "capture"]
 
 _OPEN_AS_USUAL = Openness()
-
-# Tracing patches torch.nn.Module for the whole process: one trace at a time.
-_TRACE_LOCK = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,7 @@ def capture(
         facts.add_root_forward(model)
         return Capture(copy.deepcopy(model.graph), facts.compile(), {})
     closed: dict[str, str] = {}
-    with _TRACE_LOCK:
+    with TRACE_LOCK:
         while True:
             snapshot = Snapshot(model)
             tracer = CaptureTracer(model, args, kwargs, snapshot, closed, openness)

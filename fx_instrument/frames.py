@@ -8,7 +8,6 @@ where in the tree of calls it happened, and the readings of the clock around it.
 from __future__ import annotations
 
 import sys
-import threading
 import types
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from .closing import closed_frame, names_of_method
 from .frame_calls import TorchCalls
 from .function_modes import push_mode, put_in, take_out
 from .guards import forward_of, runs_hooks
+from .locks import new_lock
 from .marks import CURRENT, SLOT, Mark, mark_of, put_marks, take_marks
 from .options import Options
 from .plans import Member, Plan, holder_for, modules_on_the_way
@@ -73,7 +73,7 @@ class FrameRuns:
         self._graphs: dict[tuple[str, type], Graphs] = {}
         self._all_times: list[Times] = []
         self._num_pending = 0
-        self.lock = threading.RLock()
+        self.lock = new_lock()
         name = type(root.model).__name__
         row = NodeRow(name, "call_module", name, "", True)
         self._root = root

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from .locks import new_lock
+
 __all__ = ["CURRENT", "SLOT", "Mark", "is_compiled", "mark_of", "put_marks", "take_marks"]
 
 # Where ``nn.Module.__call__`` looks first.
@@ -76,7 +78,7 @@ class Mark:
 
 # The mark of each module that has one, by its id, which stays its own as the mark holds it.
 _marks: weakref.WeakValueDictionary[int, Mark] = weakref.WeakValueDictionary()
-_lock = threading.Lock()
+_lock = new_lock()
 
 
 def mark_of(module: nn.Module) -> Mark:
@@ -116,8 +118,6 @@ def take_marks(marks: Sequence[Mark]) -> None:
 
 def _after_fork_in_child() -> None:
     """Take all marks away: the runs of other threads do not go on in the child."""
-    global _lock
-    _lock = threading.Lock()
     if CURRENT.frame is None:
         for mark in [*_marks.values()]:
             if mark.num_runs:

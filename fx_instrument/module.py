@@ -14,7 +14,6 @@ import functools
 import inspect
 import os
 import platform
-import threading
 import types
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -28,6 +27,7 @@ from .clock import DEFAULT_CLOCK, Clock, clock_cost_ns
 from .errors import CaptureError, NotAModuleError
 from .frames import FrameRuns
 from .guards import forward_of
+from .locks import new_lock
 from .marks import CURRENT, SLOT, is_compiled
 from .options import ModuleChoice, Options
 from .recording import ClosedFrame, Recording, VariantInfo, merge
@@ -68,7 +68,7 @@ class Instrumentation:
         self.timed_class: type[nn.Module] = _timed_class(model, self)
         self.graphs = Graphs(model, "", self.timed_class, options.clock, options.openness())
         self.frames = FrameRuns(self.graphs, options)
-        self._lock = threading.RLock()
+        self._lock = new_lock()
 
     def new_class(self) -> type[nn.Module]:
         """Return the class of the drop-in, now that the class of its model has changed."""

@@ -13,6 +13,7 @@ import torch
 from torch.fx.node import has_side_effect
 
 from .clock import DEFAULT_CLOCK, Clock, is_in_seconds
+from .locks import new_lock
 
 __all__ = ["LAST", "PassingRecorder", "Recorder", "commit"]
 
@@ -42,7 +43,7 @@ class Recorder(torch.nn.Module):
         self._packed: list[bytes] = []
         self.pending: list[Sequence[float]] = []
         self.max_pending = max(1, _MAX_PENDING_READINGS // num_readings)
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def pack(self) -> None:
         """Pack the runs that wait."""

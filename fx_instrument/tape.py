@@ -23,8 +23,9 @@ from torch import fx, nn
 
 from .arguments import has_tensor
 from .call_guards import STARS, compile_arguments, is_plain_torch, reason_against
-from .capture import _TRACE_LOCK, Capture
+from .capture import Capture
 from .guards import Facts, ambient_state, forward_of
+from .locks import TRACE_LOCK
 from .reads import ModelReads, has_own_call
 from .recording_watcher import RecordingWatcher, containers_in
 from .snapshot import Snapshot, copy_of, is_same
@@ -129,7 +130,7 @@ def record(
     reason = reason_against(model, args, kwargs)
     may_retry = False
     if reason is None:
-        if _TRACE_LOCK.acquire(blocking=False):
+        if TRACE_LOCK.acquire(blocking=False):
             try:
                 if _state.tape is None:
                     stopwatch = stopwatch or Stopwatch()
@@ -144,7 +145,7 @@ def record(
                     finally:
                         stopwatch.resume()
             finally:
-                _TRACE_LOCK.release()
+                TRACE_LOCK.release()
         reason, may_retry = "another call is being captured at this moment", True
     output = call(*args, **kwargs)
     return Recorded(output, reason=reason, may_retry=may_retry)

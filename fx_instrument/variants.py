@@ -6,7 +6,6 @@ import contextlib
 import functools
 import gc
 import inspect
-import threading
 import weakref
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from .insertion import (
     make_timed,
     strip_timestamps,
 )
+from .locks import new_lock
 from .recorder import PassingRecorder, Recorder
 from .recording import ClosedFrame, NodeRow
 from .tape import Recorded
@@ -159,7 +159,7 @@ class Graphs:
         self._num_useless = 0
         self._last_closed: ClosedFrame | None = None
         self._num_failures: dict[bool, int] = {}
-        self._lock = threading.RLock()
+        self._lock = new_lock()
 
     @property
     def model(self) -> nn.Module:

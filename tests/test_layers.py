@@ -19,6 +19,7 @@ LAYERS = (
     "clock",
     "recording",
     "report",
+    "locks",
     "arguments",
     "marks",
     "function_modes",
@@ -122,13 +123,13 @@ def test_what_shows_figures_knows_nothing_of_torch(module: str) -> None:
 @pytest.mark.parametrize("module", CAPTURING)
 def test_capture_knows_nothing_of_clocks_and_reports(module: str) -> None:
     siblings, _ = imports_of(module)
-    assert siblings <= {"errors", "recording", *CAPTURING}
+    assert siblings <= {"errors", "recording", "locks", *CAPTURING}
 
 
 @pytest.mark.parametrize("module", ["recorder", "packing", "codegen", "insertion"])
 def test_insertion_knows_nothing_of_capture_and_reports(module: str) -> None:
     siblings, _ = imports_of(module)
-    assert siblings <= {"clock", "recorder", "packing", "codegen"}
+    assert siblings <= {"clock", "locks", "recorder", "packing", "codegen"}
 
 
 @pytest.mark.parametrize("module", MODULES)
