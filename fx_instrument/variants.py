@@ -155,6 +155,7 @@ class Graphs:
         self._closed_calls: dict[Hashable, ClosedFrame] = {}
         self._given_up: set[Hashable] = set()
         self._changing: set[Hashable] = set()
+        self._passing: set[ClosedFrame] = set()
         self._num_tries: dict[Hashable, int] = {}
         self._num_useless = 0
         self._last_closed: ClosedFrame | None = None
@@ -272,6 +273,7 @@ class Graphs:
         if is_change and key not in self._changing:
             # What is kept from the first call to the next is not changed again in that.
             self._changing.add(key)
+            self.note_closed(closed.reason, closed, is_final=False)
             return
         self._num_failures[key[1]] = self._num_failures.get(key[1], 0) + 1
         self._closed_calls[key] = self._last_closed = closed
@@ -314,6 +316,7 @@ class Graphs:
         key = call_key(args, kwargs), module.training
         self._num_tries[key] = self._num_tries.get(key, 0) + 1
         if may_retry and self._num_tries[key] < _MAX_TRIES:
+            self.note_closed(reason, is_final=False)
             return
         self._given_up.add(key)
         traced = self._closed_calls.get(key)
@@ -342,11 +345,18 @@ class Graphs:
         closed = closed_frame("", self.model, reason)
         return CaptureError(f"cannot open {closed}", closed)
 
-    def note_closed(self, reason: str, closed: ClosedFrame | None = None) -> None:
-        """Keep why calls of the module have no graph."""
-        if all(known.reason != reason for known in self.closed):
-            closed = closed or closed_frame("", self.model, reason)
-            self.closed.append(closed._replace(module=self.path))
+    def note_closed(
+        self, reason: str, closed: ClosedFrame | None = None, *, is_final: bool = True
+    ) -> None:
+        """Keep why calls of the module have no graph; until they get one if it is not final."""
+        closed = closed or closed_frame("", self.model, reason)
+        closed = closed._replace(module=self.path)
+        if is_final:
+            self._passing.discard(closed)
+        elif closed not in self.closed:
+            self._passing.add(closed)
+        if all(known.reason != closed.reason for known in self.closed):
+            self.closed.append(closed)
 
     def _capture(
         self,
@@ -390,6 +400,8 @@ class Graphs:
                 {**_in_words(binding), **found.facts},
             )
             self.variants.append(variant)
+            self.closed = [closed for closed in self.closed if closed not in self._passing]
+            self._passing.clear()
             self._by_binding.setdefault(_key(binding), []).append(variant)
             return variant
 

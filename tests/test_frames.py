@@ -271,7 +271,7 @@ class TorchCalls(nn.Module):
         return torch.exp(x) + torch.exp(x)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.count = 1
+        self.count = getattr(self, "count", 0) + 1
         x = torch.exp(x).relu()
         x = self.helper(x)
         x = nn.functional.softmax(x, dim=-1)
