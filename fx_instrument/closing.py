@@ -149,9 +149,8 @@ def sees_modes(module: nn.Module) -> bool:
     """Whether the forward of ``module`` may take another way under a torch function mode."""
     code = _code_of_forward(type(module))
     return (
-        (code is not None and any("torch_function" in name for name in code.co_names))
+        (code is not None and not _MODE_QUESTIONS.isdisjoint(code.co_names))
         or _effects_of(module).sees_modes
-        or _compiles(module)
     )
 
 
@@ -195,11 +194,12 @@ def calls_others(module: nn.Module) -> bool:
 
 _NO_EFFECTS = Effects(frozenset(), frozenset(), False, False, False, False)
 
-# Functions that compile what they are given, or what they are made of.
-_COMPILING = frozenset(
+# Functions that tell of torch function modes.
+_MODE_QUESTIONS = frozenset(
     {
-        "associative_scan", "compile", "cond", "create_block_mask", "export", "flex_attention",
-        "make_fx", "scan", "while_loop",
+        "_get_current_function_mode", "_get_current_function_mode_stack",
+        "_is_torch_function_mode_enabled", "_len_torch_function_stack", "has_torch_function",
+        "has_torch_function_unary", "has_torch_function_variadic",
     }
 )  # fmt: skip
 
@@ -289,8 +289,8 @@ def _effects_of_code(functions: Iterable[types.FunctionType]) -> Effects:
         frozenset(stored),
         frozenset(named),
         not _UNKNOWN_STORES.isdisjoint(named),
-        any("torch_function" in name for name in named),
-        has_compiled or not _COMPILING.isdisjoint(named),
+        not _MODE_QUESTIONS.isdisjoint(named),
+        has_compiled,
         calls_others,
     )
 

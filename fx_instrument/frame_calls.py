@@ -27,6 +27,8 @@ class TorchCalls(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if torch.compiler.is_compiling():
+            return func(*args, **(kwargs or {}))
         frame = CURRENT.frame
         if frame is None or frame.mode is not self or func.__class__ is _GETTER:
             return func(*args, **(kwargs or {}))

@@ -313,6 +313,11 @@ _SEEN_THROUGH = frozenset({"a change of grad mode", "a change of autocast"})
 
 # Code of torch that changes what the operations in between do, so that a recording loses it.
 _LOST_TORCH_CODE = {
+    ("_higher_order_ops/associative_scan.py", None): "an operator that calls functions",
+    ("_higher_order_ops/cond.py", None): "an operator that calls functions",
+    ("_higher_order_ops/scan.py", None): "an operator that calls functions",
+    ("_higher_order_ops/while_loop.py", None): "an operator that calls functions",
+    ("nn/attention/flex_attention.py", None): "an operator that calls functions",
     ("overrides.py", "__enter__"): "a torch function mode",
     ("utils/_device.py", "__enter__"): "a default device",
     ("autograd/graph.py", "__enter__"): "a use of hooks on saved tensors",

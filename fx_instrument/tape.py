@@ -216,6 +216,7 @@ class Tape:
         self._opaque: str | None = None
         self._outside: set[int] | None = None
         self.is_calling = False
+        self._patches = contextlib.ExitStack()
 
     # The run
 
@@ -227,7 +228,10 @@ class Tape:
             self._add_placeholders(forward_of(type(self._model)))
         _state.tape = self
         try:
-            with no_profiler(), self._reads.observed(), self._called_modules():
+            with self._patches:
+                patches = (no_profiler(), self._reads.observed(), self._called_modules())
+                for patch in patches if self.reason is None else ():
+                    self._patches.enter_context(patch)
                 output = self._run(call)
         finally:
             _state.tape = None
@@ -280,6 +284,8 @@ class Tape:
             self.reason = f"{reason}{place}{where}"
             self._watcher.rest()
             self._dispatch_mode.switch_off()
+            # What runs from here on, such as a compiler, must find torch as it is.
+            self._patches.close()
 
     def _place(self) -> str:
         """Return the line of the model's code that runs; empty if the call has ended."""
