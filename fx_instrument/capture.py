@@ -5,8 +5,10 @@ It knows nothing of clocks and reports.
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable, Mapping
+import gc
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +21,7 @@ from .recording import ClosedFrame
 from .snapshot import Snapshot
 from .tracer import CaptureTracer, Openness, Restart
 
-__all__ = ["Capture", "capture"]
+__all__ = ["Capture", "capture", "paused_collector"]
 
 _OPEN_AS_USUAL = Openness()
 
@@ -72,7 +74,7 @@ def capture(
         facts.add_root_forward(model)
         return Capture(copy.deepcopy(model.graph), facts.compile(), {})
     closed: dict[str, str] = {}
-    with TRACE_LOCK:
+    with TRACE_LOCK, paused_collector():
         while True:
             snapshot = Snapshot(model)
             tracer = CaptureTracer(model, args, kwargs, snapshot, closed, openness)
@@ -91,6 +93,21 @@ def capture(
                         graph, facts.compile(), tracer.constants, tracer.closed, facts.in_words
                     )
             _add_closed(closed, found, tracer)
+
+
+@contextlib.contextmanager
+def paused_collector() -> Iterator[None]:
+    """Keep the garbage collector from looking through a growing graph time and again.
+
+    Nor may what it calls be taken for code of the model.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _add_closed(closed: dict[str, str], found: Mapping[str, str], tracer: CaptureTracer) -> None:

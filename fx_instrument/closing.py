@@ -148,10 +148,9 @@ def effects_of(module: nn.Module) -> Effects:
 def sees_modes(module: nn.Module) -> bool:
     """Whether the forward of ``module`` may take another way under a torch function mode."""
     code = _code_of_forward(type(module))
-    return (
-        (code is not None and not _MODE_QUESTIONS.isdisjoint(code.co_names))
-        or _effects_of(module).sees_modes
-    )
+    return (code is not None and not _MODE_QUESTIONS.isdisjoint(code.co_names)) or _effects_of(
+        module
+    ).sees_modes
 
 
 def sees_recording(module: nn.Module) -> bool:

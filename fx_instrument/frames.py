@@ -77,17 +77,17 @@ class FrameRuns:
         name = type(root.model).__name__
         row = NodeRow(name, "call_module", name, "", True)
         self._root = root
-        self._is_leaf = runs_no_python(root.model) or self.openness.is_leaf("", root.model)
-        if self._is_leaf:
-            chosen = "it is among leaf=" if not runs_no_python(root.model) else ""
-            root.note_closed(chosen or "it is compiled or scripted, so that no Python of it runs")
-        has_choice = bool(options.only) and not options.is_only("", root.model)
-        self.has_choice = has_choice
-        self.runs_as_it_is = self._is_leaf or has_choice
+        self._is_leaf = False
+        self.has_choice = bool(options.only) and not options.is_only("", root.model)
+        self.runs_as_it_is = self.has_choice
         self.root = CallSite(row, self._new_times())
         self.root.look_at(root.model)
-        self.root.is_blind = self.runs_as_it_is
+        self.root.is_blind = self.has_choice
         self.root_state = root.model.__dict__
+        if runs_no_python(root.model):
+            self.keep_whole("it is compiled or scripted, so that no Python of it runs")
+        elif self.openness.is_leaf("", root.model):
+            self.keep_whole("it is among leaf=")
         self.methods: dict[str, CallSite] = {}
         self._method_names: dict[str, frozenset[str]] = {}
 
@@ -144,6 +144,12 @@ class FrameRuns:
         # A class that something has put on top of the drop-in's may compute in another way.
         is_plain = type(module) is self._root.holder and not self.runs_as_it_is
         return is_plain and self._root.may_record(module, args, kwargs)
+
+    def keep_whole(self, reason: str) -> None:
+        """Look at nothing within the root from now on."""
+        self._is_leaf = self.runs_as_it_is = self.root.is_blind = True
+        self._plans.clear()
+        self._root.note_closed(reason)
 
     def abort(self) -> None:
         """Count a run that raised."""

@@ -414,7 +414,7 @@ def _timed_class(model: nn.Module, state: Instrumentation) -> type[nn.Module]:
             if inspect.getattr_static(model_class, name, None) is None
         },
         "forward": _InstanceForward(forward) if is_hidden else forward,
-        **({"__call__": _compiled_call(state)} if is_compiled(model) else {}),
+        **_for_compiled(model, state),
         "_fx_instrument": state,
         "__class__": _ClassOfDropIn(),
         "__module__": model_class.__module__,
@@ -426,14 +426,24 @@ def _timed_class(model: nn.Module, state: Instrumentation) -> type[nn.Module]:
     )
 
 
-def _compiled_call(state: Instrumentation) -> Callable[..., Any]:
-    """Return what calls a model after ``model.compile()``, which leaves its forward aside."""
+def _for_compiled(model: nn.Module, state: Instrumentation) -> dict[str, Callable[..., Any]]:
+    """Return the methods by which a model is timed whose ``compile()`` is or may be called.
+
+    What that makes is called in place of the forward.
+    """
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         compiled = self.__dict__.get(SLOT) or self._call_impl
         return state.frames.run(self, None, compiled, args, kwargs)
 
-    return call
+    def compile(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+        nn.Module.compile(self, *args, **kwargs)
+        state.frames.keep_whole("it is compiled or scripted, so that no Python of it runs")
+        _CLASS.__set__(self, state.new_class())
+
+    if is_compiled(model):
+        return {"__call__": call}
+    return {"compile": compile} if type(model).compile is nn.Module.compile else {}
 
 
 def _shared_slots(model: nn.Module, state: Instrumentation) -> dict[str, property]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import gc
 import inspect
 import weakref
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +13,7 @@ import torch
 from torch import fx, nn
 
 from .arguments import call_key, kind_of
-from .capture import Capture, capture
+from .capture import Capture, capture, paused_collector
 from .clock import Clock
 from .closing import closed_frame, sees_recording
 from .codegen import TimedCodeGen, has_registered_targets, is_inserted
@@ -364,8 +362,7 @@ class Graphs:
         args: tuple[Any, ...] | None,
         kwargs: Mapping[str, Any],
     ) -> Variant:
-        with _paused_collector():
-            found = capture(self.model, args, kwargs, self._openness_below())
+        found = capture(self.model, args, kwargs, self._openness_below())
         return self._add(found, _of_module(found.holds), binding)
 
     def _add(
@@ -374,7 +371,7 @@ class Graphs:
         holds: Callable[[nn.Module, tuple[Any, ...], Mapping[str, Any]], bool],
         binding: Mapping[str, Hashable],
     ) -> Variant:
-        with _paused_collector():
+        with paused_collector():
             graph, constants = found.graph, self._rename_constants(found)
             if is_timed(graph):
                 strip_timestamps(graph)
@@ -468,18 +465,6 @@ def _kind_in_words(kind: Any) -> str:
     if cls is dict:
         return f"{{{', '.join(f'{key!r}: {_kind_in_words(item)}' for _, key, item in value[0])}}}"
     return str(value[0]) if cls in (float, complex) else repr(value[0])
-
-
-@contextlib.contextmanager
-def _paused_collector() -> Iterator[None]:
-    """Keep the garbage collector from looking through a growing graph time and again."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _view(model: nn.Module, graph: fx.Graph, extra: Mapping[str, Any]) -> fx.GraphModule:
