@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import copy
+import functools
+import inspect
 import os
 import types
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from typing import Any, NoReturn
 
 from torch import nn
 
+from .arguments import has_tensor
 from .guards import Facts
 from .snapshot import Snapshot, is_same
 from .soundness import Origin, is_harmless, is_harmless_stdlib, origin_of, recording_reason
@@ -39,6 +42,7 @@ class RecordingWatcher(CallWatcher):
         self._ambient = ambient
         self.has_warned = False
         self._catching: dict[int, bool] = {}
+        self._cached: dict[int, Any] = {}
         self._context: dict[contextvars.ContextVar[Any], Any] = {}
 
     def _reason_against(self, code: types.CodeType) -> str | None:
@@ -111,7 +115,21 @@ class RecordingWatcher(CallWatcher):
         """The modes in which the call began are noted anyway."""
 
     def refuse_cached(self, function: Any) -> None:
-        """What a cache gives is seen."""
+        """What a cache gives is seen; what it takes in, is when it is made."""
+        self.note_function("", function)
+
+    def note_function(self, path: str, function: Any) -> None:
+        """A function of the model's may be called, or what wraps one to keep its results."""
+        inner = getattr(function, "__func__", function)
+        if isinstance(inner, functools._lru_cache_wrapper):
+            code = getattr(inspect.unwrap(inner), "__code__", None)
+            self._cached[id(code)] = code
+        super().note_function(path, function)
+
+    def _check_return(self, frame: types.FrameType, value: Any) -> None:
+        super()._check_return(frame, value)
+        if id(frame.f_code) in self._cached and has_tensor(value):
+            self._refuse(f"it calls {frame.f_code.co_name}(), whose results are cached")
 
     def catches(self, code: types.CodeType) -> bool:
         """Whether ``code`` is the model's and has a `try` statement."""

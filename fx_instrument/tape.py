@@ -23,7 +23,7 @@ from torch import fx, nn
 
 from .arguments import has_tensor
 from .call_guards import STARS, compile_arguments, is_plain_torch, reason_against
-from .capture import Capture
+from .capture import Capture, paused_collector
 from .guards import Facts, ambient_state, forward_of
 from .locks import TRACE_LOCK
 from .reads import ModelReads, has_own_call
@@ -138,7 +138,8 @@ def record(
                     try:
                         tape = Tape(model, args, kwargs, owner, is_leaf, stopwatch)
                         try:
-                            return tape.record(call)
+                            with paused_collector():
+                                return tape.record(call)
                         finally:
                             # It is part of cycles, which would keep tensors alive.
                             vars(tape).clear()

@@ -214,7 +214,7 @@ class CallWatcher:
             elif event != "call":
                 self._builtin_call = (None, None)
                 if event == "return" and origin is user:
-                    self._check_none_tests(frame)
+                    self._check_return(frame, function)
             elif origin is stdlib and not self._is_harmless_stdlib(code):
                 caller = frame.f_back
                 if caller is not None and origins.get(id(caller.f_code)) is user:
@@ -256,6 +256,10 @@ class CallWatcher:
         if origin is Origin.USER:
             self._note_reads(frame)
         return origin
+
+    def _check_return(self, frame: types.FrameType, value: Any) -> None:
+        """Look at a call of the model's code that returns ``value``."""
+        self._check_none_tests(frame)
 
     def _check_none_tests(self, frame: types.FrameType) -> None:
         local_names, _ = tested_for_none(frame.f_code)

@@ -387,9 +387,12 @@ def test_what_a_graph_would_lose_runs_as_it_is(build):
 
 @pytest.mark.parametrize("build", CLOSED)
 def test_what_a_graph_would_lose_is_told_with_its_place(build):
-    _, _, timed = effects_of(build, instrument)
-    (closed,) = fx_instrument.report(timed).closed
-    assert (closed.module, closed.class_name) == ("", type(timed).__name__)
+    reset_globals()
+    model = build()
+    with pytest.raises(CaptureError) as caught:
+        capture(model, (X[None] if build is NoneFromModule else X,))
+    closed = caught.value.closed
+    assert (closed.module, closed.class_name) == ("", type(model).__name__)
     assert re.search(CLOSED[build], closed.reason)
     assert re.match(r"(it|its|tracing it)\b", closed.reason)
     assert closed.file == (nn.modules.container.__file__ if build is hooked_own_call else __file__)
