@@ -5,6 +5,7 @@ Facts are kept by the path from the root module, so that they can be asked of a 
 
 from __future__ import annotations
 
+import array
 import collections
 import enum
 import functools
@@ -12,6 +13,7 @@ import logging
 import operator
 import reprlib
 import types
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -21,7 +23,8 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 
 from .marks import SLOT
-from .snapshot import slots_of
+from .snapshot import kept_by, slots_of
+from .soundness import Origin, file_of, origin_of
 
 __all__ = [
     "Facts",
@@ -37,7 +40,7 @@ __all__ = [
 
 _SCALARS = frozenset({bool, int, str, bytes, type(None), type(...), torch.dtype, torch.device})
 _SCALARS_AND_NUMBERS = (bool, int, float, complex, str, bytes, type(None), torch.dtype)
-_MAX_ITEMS = 1000
+_MAX_ITEMS = 10_000
 _LITERALS = (bool, int, float, complex, str, bytes)
 
 # What is equal to itself alone. A logger holds all others, and a call of it is seen anyway.
@@ -63,11 +66,25 @@ class _Same:
         return id(self.value)
 
 
+class UnfreezableError(ValueError):
+    """Of a value it cannot be told later whether it is as it was."""
+
+
+_UNFREEZABLE = (
+    bytearray, memoryview, array.array, weakref.ref, *weakref.ProxyTypes, type({}.keys()),
+    type({}.values()), type({}.items()),
+)  # fmt: skip
+_UNFREEZABLE_MODULES = ("_ctypes", "ctypes", "numpy.random")
+
+
 def freeze(value: Any, seen: dict[int, Any] | None = None) -> Any:
     """Return a snapshot of ``value`` that a later one can be compared with by ``==``.
 
-    Plain values, arrays, containers and objects of classes in Python are compared by what they
-    hold; tensors, modules, functions, large containers and all else by identity.
+    Plain values, arrays, containers, objects of classes in Python and what functions keep are
+    compared by what they hold; tensors, modules and all else by identity.
+
+    Raises:
+        UnfreezableError: ``value`` holds an iterator, a buffer or the like.
     """
     cls = type(value)
     if cls in _SCALARS:
@@ -75,13 +92,34 @@ def freeze(value: Any, seen: dict[int, Any] | None = None) -> Any:
     if cls is float or cls is complex:
         return cls, repr(value)
     seen = {} if seen is None else seen
-    if id(value) in seen or isinstance(value, _IDENTICAL):
+    if id(value) in seen:
         return _Same(value)
+    if isinstance(value, types.FunctionType):
+        seen[id(value)] = value
+        kept = tuple(freeze(item, seen) for item in kept_by(value))
+        return (_Same(value), kept) if kept else _Same(value)
+    if isinstance(value, types.MethodType):
+        return freeze((value.__func__, value.__self__), seen)
+    if _is_users_class(value):
+        seen[id(value)] = value
+        return _Same(value), tuple((n, freeze(item, seen)) for n, item in plain_attributes(value))
+    if isinstance(value, types.ModuleType) and _is_users_module(value):
+        raise UnfreezableError(f"it reads the Python module {value.__name__!r} as a value")
+    if isinstance(value, _IDENTICAL):
+        return _Same(value)
+    if (
+        isinstance(value, _UNFREEZABLE)
+        or hasattr(cls, "__next__")
+        or cls.__module__.startswith(_UNFREEZABLE_MODULES)
+    ):
+        raise UnfreezableError(f"it reads a {cls.__module__}.{cls.__qualname__}, which may change")
     seen[id(value)] = value
+    if isinstance(value, types.MappingProxyType):
+        return freeze(dict(value), seen)
     if isinstance(value, (*_CONTAINERS, np.ndarray)):
         size = value.size if isinstance(value, np.ndarray) else len(value)
         if size > _MAX_ITEMS:
-            return _Same(value), size
+            raise UnfreezableError(f"it reads a {cls.__qualname__} of {size} items")
     held: list[Any] = []
     if isinstance(value, (list, tuple, collections.deque)):
         held += [freeze(item, seen) for item in value]
@@ -120,9 +158,23 @@ def _contents_of(value: Any) -> _Contents | None:
     waiting = [value]
     while waiting:
         value = waiting.pop()
+        if isinstance(value, types.FunctionType):
+            kept = kept_by(value)
+            if kept and id(value) not in found:
+                found[id(value)] = value, tuple(kept)
+                waiting += kept
+            continue
+        if isinstance(value, types.MethodType):
+            waiting += (value.__func__, value.__self__)
+            continue
+        if _is_users_class(value):
+            classes |= dict.fromkeys(value.__mro__[:-1])
+            continue
         if type(value) in _SCALARS or isinstance(value, (float, complex, *_IDENTICAL)):
             continue
-        if isinstance(value, (np.ndarray, functools.partial)) or slots_of(value):
+        if isinstance(value, (np.ndarray, functools.partial, types.MappingProxyType)):
+            return None
+        if slots_of(value):
             return None
         if isinstance(value, (tuple, frozenset)):
             waiting += value
@@ -137,7 +189,9 @@ def _contents_of(value: Any) -> _Contents | None:
         if isinstance(state, dict):
             waiting.append(state)
             if not type(value).__module__.startswith(_KNOWN_CLASSES):
-                classes |= dict.fromkeys(type(value).__mro__[:-1])
+                new = [cls for cls in type(value).__mro__[:-1] if cls not in classes]
+                classes |= dict.fromkeys(new)
+                waiting += [item for cls in new for _, item in plain_attributes(cls)]
     for cls in classes:
         found[id(cls)] = vars(cls), _items_of(vars(cls))
     return [*found.values()]
@@ -146,6 +200,8 @@ def _contents_of(value: Any) -> _Contents | None:
 def _items_of(container: Any) -> tuple[Any, ...]:
     if isinstance(container, dict):
         return (*dict.keys(container), *dict.values(container))
+    if isinstance(container, types.FunctionType):
+        return tuple(kept_by(container))
     if isinstance(container, types.MappingProxyType):
         return (*container.keys(), *container.values())
     return tuple(container)
@@ -168,9 +224,35 @@ def plain_attributes(cls: type) -> list[tuple[str, Any]]:
         (name, value)
         for base in cls.__mro__
         for name, value in vars(base).items()
-        if type(value) in _SCALARS or isinstance(value, (float, *_CONTAINERS))
+        if type(value) in _SCALARS
+        or isinstance(value, (float, *_CONTAINERS))
+        or _is_plain_object(value)
         if not name.startswith("__")
     ]
+
+
+def _is_users_class(value: Any) -> bool:
+    """Whether ``value`` is a class that may keep a configuration."""
+    return (
+        isinstance(value, type)
+        and not issubclass(value, (nn.Module, torch.Tensor, BaseException))
+        and origin_of(file_of(value)) is Origin.USER
+    )
+
+
+def _is_users_module(value: types.ModuleType) -> bool:
+    return origin_of(getattr(value, "__file__", None) or "<frozen builtin>") is Origin.USER
+
+
+def _is_plain_object(value: Any) -> bool:
+    """Whether ``value`` is an object that keeps a state in a dict, and does no more than that."""
+    return (
+        isinstance(getattr(value, "__dict__", None), dict)
+        and not callable(value)
+        and not hasattr(type(value), "__get__")
+        and not isinstance(value, _IDENTICAL)
+        and not type(value).__module__.startswith(_KNOWN_CLASSES)
+    )
 
 
 def describe(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -338,9 +420,13 @@ class Facts:
     """What one capture has read of the model and its surroundings.
 
     Each fact becomes a line of the check as it is added.
+
+    Args:
+        doubt: is told of what cannot be checked, in words.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, doubt: Callable[[str], object] = lambda reason: None) -> None:
+        self._doubt = doubt
         self._lines: list[str] = []
         self.in_words: dict[str, str] = {}
         self._namespace: dict[str, Any] = {
@@ -462,6 +548,12 @@ class Facts:
             elif not isinstance(value, (nn.Module, torch.Tensor)):
                 self._add_value(f"{self._constant(cls)}.{name}", getattr(cls, name))
 
+    def add_function(self, function: types.FunctionType) -> None:
+        """``function`` may be called, and reads what it keeps from call to call."""
+        if kept_by(function) and ("function", id(function)) not in self._seen:
+            self._seen["function", id(function)] = None
+            self._add_value(self._constant(function), function)
+
     def add_closure(self, function: types.FunctionType) -> None:
         """The variables of enclosing functions that ``function`` reads."""
         for name, cell in zip(
@@ -577,7 +669,11 @@ class Facts:
         if expression in self._seen:
             return
         self._seen[expression] = None
-        known = freeze(value)
+        try:
+            known = freeze(value)
+        except UnfreezableError as error:
+            self._doubt(str(error))
+            return
         frozen, same = self._constant(known), self._constant(value)
         if type(value) in (*_SCALARS, float, complex) or type(known) is _Same:
             self._require(f"{expression} is {same} or freeze({expression}) == {frozen}")

@@ -15,7 +15,7 @@ from torch import fx, nn, overrides
 
 from .guards import Facts, forward_of, has_global_hooks, has_hooks
 from .marks import SLOT, is_compiled
-from .snapshot import CONTAINERS, Snapshot
+from .snapshot import CONTAINERS, Snapshot, slots_of
 from .soundness import Origin, draws_from_numpy, file_of, origin_of
 from .watcher import CallWatcher
 
@@ -91,6 +91,8 @@ class ModelReads:
 
     def note_module(self, path: str, module: nn.Module) -> None:
         """The forward of ``module`` runs as a part of the graph."""
+        if slots_of(module):
+            self._suspect("its class keeps a state in __slots__")
         self._facts.add_module(path, module)
         self._opened_paths.add(path)
         self._note_class(path, type(module))

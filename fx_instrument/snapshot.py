@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import operator
 import types
@@ -15,8 +16,17 @@ from torch import fx, nn
 
 from .function_modes import all_modes, set_modes
 from .marks import SLOT
+from .soundness import Origin, origin_of
 
-__all__ = ["CONTAINERS", "Snapshot", "copy_of", "is_same", "restore_contents", "slots_of"]
+__all__ = [
+    "CONTAINERS",
+    "Snapshot",
+    "copy_of",
+    "is_same",
+    "kept_by",
+    "restore_contents",
+    "slots_of",
+]
 
 _LISTS = (list, collections.deque)
 CONTAINERS = (dict, set, *_LISTS)
@@ -74,6 +84,13 @@ class Snapshot:
             if isinstance(value, tuple):
                 waiting += value
                 continue
+            if isinstance(value, types.MethodType):
+                waiting += (value.__self__, value.__func__)
+                continue
+            if isinstance(value, functools.partial):
+                waiting += (value.func, value.args, value.keywords)
+            if isinstance(value, types.FunctionType):
+                waiting += kept_by(value)
             if isinstance(value, np.ndarray):
                 self._arrays.setdefault(id(value), (path, name, value, value.copy()))
                 continue
@@ -191,6 +208,23 @@ def _restore_attributes(module: nn.Module, attributes: Mapping[str, Any]) -> Non
     mark = {key: module.__dict__[key] for key in (SLOT,) if key in module.__dict__}
     module.__dict__.clear()
     module.__dict__.update({**attributes, **mark})
+
+
+def kept_by(function: types.FunctionType) -> list[Any]:
+    """Return what a function of the model's keeps from call to call, beside globals and classes.
+
+    That is what its closure, its defaults, unless they are plain, and its attributes hold.
+    """
+    if origin_of(function.__code__.co_filename) is not Origin.USER:
+        return []
+    kept: list[Any] = []
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # It is empty as yet.
+            kept.append(cell.cell_contents)
+    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    kept += [value for value in defaults if type(value) not in _PLAIN or type(value) is tuple]
+    kept += vars(function).values()
+    return [value for value in kept if not isinstance(value, (type, types.ModuleType))]
 
 
 def restore_contents(container: Any, contents: Any) -> None:

@@ -25,6 +25,7 @@ __all__ = [
     "caught_ranges",
     "draws_from_numpy",
     "file_of",
+    "imported_names",
     "is_harmless",
     "is_harmless_stdlib",
     "origin_of",
@@ -182,6 +183,8 @@ def unsound_reason(code: types.CodeType) -> str | None:
         return f"a coroutine ({_place(code, code.co_firstlineno)})"
     if code.co_flags & inspect.CO_GENERATOR and code.co_name != "<genexpr>":
         return f"a generator function ({_place(code, code.co_firstlineno)})"
+    if (reason := _asks_for_more(code)) is not None:
+        return f"{reason} ({_place(code, code.co_firstlineno)})"
     for line, what in _unsound_instructions(code):
         return f"{what} ({_place(code, line)})"
     return None
@@ -292,6 +295,33 @@ def tested_for_none(code: types.CodeType) -> tuple[frozenset[str], frozenset[str
 
 
 @functools.lru_cache(maxsize=4096)
+def imported_names(code: types.CodeType) -> frozenset[str]:
+    """Return the full names of the Python modules that ``code`` itself imports."""
+    return frozenset(
+        instruction.argval
+        for instruction in dis.get_instructions(code)
+        if instruction.opname == "IMPORT_NAME"
+    )
+
+
+_SETTINGS = frozenset(
+    {
+        "backends", "get_float32_matmul_precision", "is_anomaly_enabled",
+        "is_deterministic_algorithms_warn_only_enabled",
+    }
+)  # fmt: skip
+
+
+def _asks_for_more(code: types.CodeType) -> str | None:
+    """Return what ``code`` reads that is seen by nobody, in words, or None."""
+    if "__getattribute__" in code.co_names:
+        return "a call of __getattribute__()"
+    if not _SETTINGS.isdisjoint(code.co_names):
+        return "a question about torch's settings"
+    return None
+
+
+@functools.lru_cache(maxsize=4096)
 def reassigned(code: types.CodeType) -> frozenset[str]:
     """Return the names of the local variables that ``code`` sets more than once, or is given."""
     num_given = code.co_argcount + code.co_kwonlyargcount
@@ -346,6 +376,8 @@ def recording_reason(code: types.CodeType) -> str | None:
         return None
     if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         return f"a coroutine ({_place(code, code.co_firstlineno)})"
+    if (reason := _asks_for_more(code)) is not None:
+        return f"{reason} ({_place(code, code.co_firstlineno)})"
     line: int | None = code.co_firstlineno
     previous: dis.Instruction | None = None
     for instruction in dis.get_instructions(code):

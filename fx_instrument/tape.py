@@ -177,6 +177,7 @@ class Tape:
         stopwatch: Stopwatch,
     ) -> None:
         self.reason: str | None = None
+        self._patches = contextlib.ExitStack()
         self._may_retry = False
         self._model = model
         self._args = args
@@ -190,7 +191,7 @@ class Tape:
         self._last_time = 0.0
         self._thread = threading.get_ident()
         self._ambient = ambient_state()
-        self._facts = Facts()
+        self._facts = Facts(self.suspect)
         self._snapshot = Snapshot(model)
         self._opened: list[tuple[str, nn.Module]] = [("", model)]
         self._watcher = RecordingWatcher(
@@ -217,7 +218,6 @@ class Tape:
         self._opaque: str | None = None
         self._outside: set[int] | None = None
         self.is_calling = False
-        self._patches = contextlib.ExitStack()
 
     # The run
 
@@ -363,6 +363,8 @@ class Tape:
         if has_own_call(type(module)):
             self.suspect(f"it calls a {type(module).__qualname__}, which has a __call__ of its own")
         call = self._arguments(args, kwargs)
+        if any(getattr(part, "inplace", False) for part in module.modules()):
+            self.note_write([*args, *kwargs.values()])
         num_above = self._function_mode.switch_off()
         try:
             with self._calling(is_told=True):

@@ -41,7 +41,7 @@ from .proxies import (
 )
 from .real_calls import RealCalls
 from .recording import ClosedFrame
-from .snapshot import CONTAINERS, Snapshot, is_same
+from .snapshot import CONTAINERS, Snapshot, is_same, slots_of
 from .soundness import Origin, draws_from_numpy, file_of, origin_of, place_in, unsound_reason
 from .watcher import CallWatcher, no_profiler
 
@@ -147,7 +147,7 @@ class CaptureTracer(fx.Tracer):
         self._effects: list[Effects] = []
         self._restart: dict[str, str] = {}
         self._parameter_proxies: dict[str, Any] = {}
-        self.facts = Facts()
+        self.facts = Facts(self.refuse)
         self.constants: dict[str, torch.Tensor] = {}
         self._model = model
         self._call = None if args is None else (args, dict(kwargs or {}))
@@ -557,6 +557,8 @@ class CaptureTracer(fx.Tracer):
                 self.facts.add_presence(path)
 
     def _note_module(self, path: str, module: nn.Module) -> None:
+        if slots_of(module):
+            self.suspect("its class keeps a state in __slots__")
         self.facts.add_module(path, module)
         self._opened_paths[path] = None
         self._note_class(path, type(module))

@@ -23,6 +23,7 @@ from .soundness import (
     asks_for_modes,
     draws_from_numpy,
     file_of,
+    imported_names,
     is_harmless,
     is_harmless_stdlib,
     origin_of,
@@ -91,6 +92,7 @@ class CallWatcher:
         self._importing: types.FrameType | None = None
         self._origins: dict[int, Origin] = {}
         self._seen_code: list[types.CodeType] = []
+        self._noted_modules: set[tuple[int, str]] = set()
         self._touched: dict[int, tuple[str, Any, Any]] = {}
         self._observer = self._make_observer()
 
@@ -305,10 +307,8 @@ class CallWatcher:
         """A function of the model's may be called: note what it keeps from call to call."""
         if isinstance(function, types.FunctionType) and _is_users(function):
             self._facts.add_closure(function)
+            self._facts.add_function(function)
             self._snapshot.keep(path, function.__name__, function)
-            defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-            for value in defaults:
-                self._snapshot.keep(path, function.__name__, value)
 
     def _note_globals(self, code: types.CodeType, namespace: dict[str, Any]) -> None:
         """Note the globals that ``code`` names, and what it may read of them."""
@@ -319,13 +319,14 @@ class CallWatcher:
             if isinstance(value, types.ModuleType):
                 self._note_python_module(code, value)
             elif isinstance(value, type):
-                if not value.__module__.startswith("torch"):
-                    self._facts.add_class_attributes(value, code.co_names)
-                if origin_of(file_of(value)) is Origin.USER:
-                    self._snapshot.keep_class("", value)
+                self._note_python_class(code, value)
             else:
                 self._note_value(name, value)
                 self._facts.add_global(namespace, name)
+        for name in imported_names(code):
+            module = sys.modules.get(name)
+            if module is not None:
+                self._note_python_module(code, module)
 
     def _note_python_module(self, code: types.CodeType, module: types.ModuleType) -> None:
         name = module.__name__
@@ -333,14 +334,27 @@ class CallWatcher:
             self._refuse("it draws random numbers from numpy.random")
         if name == "os" and "environ" in code.co_names:
             self._note_environment()
-        if name.partition(".")[0] == "torch":
+        if name == "sys" and "modules" in code.co_names:
+            self._refuse("it reads sys.modules")
+        if name.partition(".")[0] == "torch" or (id(code), name) in self._noted_modules:
             return
+        self._noted_modules.add((id(code), name))
         for attribute in code.co_names:
             value = vars(module).get(attribute, torch)
-            if not isinstance(value, (types.ModuleType, type)):
+            if isinstance(value, types.ModuleType):
+                self._note_python_module(code, value)
+            elif isinstance(value, type):
+                self._note_python_class(code, value)
+            else:
                 self._note_value(attribute, value)
                 if not callable(value):
                     self._facts.add_attribute_of(module, attribute)
+
+    def _note_python_class(self, code: types.CodeType, cls: type) -> None:
+        if not cls.__module__.startswith("torch"):
+            self._facts.add_class_attributes(cls, code.co_names)
+        if origin_of(file_of(cls)) is Origin.USER:
+            self._snapshot.keep_class("", cls)
 
     def _note_value(self, name: str, value: Any) -> None:
         if draws_from_numpy(value):
