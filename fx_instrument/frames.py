@@ -195,12 +195,11 @@ class FrameRuns:
             for times in self._all_times:
                 times.clear()
 
-    def other_paths(self) -> dict[str, str]:
-        """Return the first path of each module that has others, by each of these."""
+    def first_paths(self) -> dict[str, str]:
+        """Return the first path of each module, by each of its paths."""
         first: dict[int, str] = {}
         named = self._root.model.named_modules(remove_duplicate=False)
-        paths = {path: first.setdefault(id(module), path) for path, module in named}
-        return {path: other for path, other in paths.items() if path != other}
+        return {path: first.setdefault(id(module), path) for path, module in named}
 
     def all_graphs(self) -> list[Graphs]:
         """Return the graphs of every module that frames have called."""

@@ -9,6 +9,7 @@ import array
 import collections
 import enum
 import functools
+import io
 import logging
 import operator
 import reprlib
@@ -43,10 +44,11 @@ _SCALARS_AND_NUMBERS = (bool, int, float, complex, str, bytes, type(None), torch
 _MAX_ITEMS = 10_000
 _LITERALS = (bool, int, float, complex, str, bytes)
 
-# What is equal to itself alone. A logger holds all others, and a call of it is seen anyway.
+# What is equal to itself alone. A logger holds all others; calls of it and of a file are seen.
 _IDENTICAL = (
     torch.Tensor, nn.Module, type, types.FunctionType, types.BuiltinFunctionType, types.MethodType,
     types.ModuleType, enum.Enum, logging.Logger,
+    io.IOBase,
 )  # fmt: skip
 # Where the classes come from whose attributes do not change.
 _KNOWN_CLASSES = ("builtins", "collections", "torch", "numpy")

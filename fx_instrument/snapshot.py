@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
 import operator
 import types
@@ -210,6 +209,14 @@ def _restore_attributes(module: nn.Module, attributes: Mapping[str, Any]) -> Non
     module.__dict__.update({**attributes, **mark})
 
 
+def _contents_of(cell: types.CellType) -> list[Any]:
+    """Return what ``cell`` holds, in a list that is empty if the cell is."""
+    try:
+        return [cell.cell_contents]
+    except ValueError:
+        return []
+
+
 def kept_by(function: types.FunctionType) -> list[Any]:
     """Return what a function of the model's keeps from call to call, beside globals and classes.
 
@@ -217,10 +224,7 @@ def kept_by(function: types.FunctionType) -> list[Any]:
     """
     if origin_of(function.__code__.co_filename) is not Origin.USER:
         return []
-    kept: list[Any] = []
-    for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):  # It is empty as yet.
-            kept.append(cell.cell_contents)
+    kept = [value for cell in function.__closure__ or () for value in _contents_of(cell)]
     defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     kept += [value for value in defaults if type(value) not in _PLAIN or type(value) is tuple]
     kept += vars(function).values()

@@ -314,7 +314,8 @@ _SETTINGS = frozenset(
 
 def _asks_for_more(code: types.CodeType) -> str | None:
     """Return what ``code`` reads that is seen by nobody, in words, or None."""
-    if "__getattribute__" in code.co_names:
+    # A class's own look-up of attributes ends there.
+    if "__getattribute__" in code.co_names and not code.co_name.startswith("__get"):
         return "a call of __getattribute__()"
     if not _SETTINGS.isdisjoint(code.co_names):
         return "a question about torch's settings"

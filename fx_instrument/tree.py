@@ -32,7 +32,7 @@ def recordings_of(runs: FrameRuns) -> list[Recording]:
 
 def _root_recording(runs: FrameRuns, root: CallSite) -> Recording:
     numbers, readings_ns = root.times.runs_and_readings_ns(2)
-    rows = _InnerRows(numbers, 1, runs.other_paths())
+    rows = _InnerRows(numbers, 1, runs.first_paths())
     rows.add_inner(root, 0)
     return Recording((root.row,), readings_ns, np.ones((len(numbers), 1), np.bool_), rows.finish())
 
@@ -57,7 +57,7 @@ def _graph_recording(runs: FrameRuns, variant: Variant) -> Recording:
         readings_ns = np.empty((0, variant.num_readings), np.int64)
         return Recording(variant.rows, readings_ns, np.ones((0, num_rows), np.bool_))
     numbers, readings_ns = site.times.runs_and_readings_ns(variant.num_readings)
-    rows = _InnerRows(numbers, num_rows, runs.other_paths())
+    rows = _InnerRows(numbers, num_rows, runs.first_paths())
     for index, frame in site.frames.items():
         rows.add_calls(frame, index)
     has_run = np.ones((len(numbers), num_rows), np.bool_)
@@ -70,17 +70,17 @@ class _InnerRows:
     Args:
         numbers: the runs, ascending, as their calls know them.
         num_root_rows: how many rows come before the inner ones.
-        other_paths: the first path of each module that has others, by each of these.
+        first_paths: of each module of the model, by each of its paths.
     """
 
     def __init__(
         self,
         numbers: npt.NDArray[np.int64],
         num_root_rows: int,
-        other_paths: Mapping[str, str],
+        first_paths: Mapping[str, str],
     ) -> None:
         self._numbers = numbers
-        self._other_paths = other_paths
+        self._first_paths = first_paths
         self._num_root_rows = num_root_rows
         self._places: dict[tuple[int, NodeRow], int] = {}
         self._calls: list[list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]] = []
@@ -127,12 +127,13 @@ class _InnerRows:
     def _below(self, path: str, row: NodeRow) -> NodeRow:
         """Return ``row``, whose paths start at the module at ``path``, with paths from the root."""
         module = f"{path}.{row.module}" if row.module else path
-        row = row._replace(module=self._other_paths.get(module, module))
+        # One that the model does not hold is known by its class, wherever it is made.
+        row = row._replace(module=self._first_paths.get(module, row.module))
         if row.op not in ("call_module", "get_attr"):
             return row
         name = f"{name_of_path(path)}_{row.name.lstrip('_')}"
         target = f"{path}.{row.target}"
-        return row._replace(name=name, target=self._other_paths.get(target, target))
+        return row._replace(name=name, target=self._first_paths.get(target, target))
 
     def finish(self) -> tuple[InnerRow, ...]:
         """Return the rows, a parent always before what is below it."""
