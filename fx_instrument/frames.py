@@ -342,11 +342,13 @@ class _Run:
         It is what ``sys.setprofile`` calls while the statements of a frame run that may call one.
         """
         if event == "call" and frame.f_code is _CALL_OF_MODULE:
-            module = frame.f_locals["self"]
-            if SLOT not in module.__dict__ and module.__dict__ is not self.runs.root_state:
-                mark = mark_of(module)
-                put_marks([mark])
-                self._late_marks.append(mark)
+            self._mark_late(frame.f_locals["self"])
+
+    def _mark_late(self, module: nn.Module) -> None:
+        if SLOT not in module.__dict__ and module.__dict__ is not self.runs.root_state:
+            mark = mark_of(module)
+            put_marks([mark])
+            self._late_marks.append(mark)
 
     def finished_events(self) -> list[tuple[Times, Sequence[float]]]:
         """Return the events as if there had been no pauses."""
@@ -475,6 +477,7 @@ class _Run:
                 call=run_module,
                 owner=module,
                 is_leaf=self._is_called_whole,
+                see_module=self._mark_late,
                 stopwatch=stopwatch,
             )
             return recorded.output
@@ -600,7 +603,9 @@ class _Run:
         if site.is_blind:
             return _Frame(self, site, None, None)
         if self.is_recording:
-            return _Frame(self, site, self.mode, None)
+            # Only the outermost: it is in force where the recording is given up.
+            is_outermost = CURRENT.frame is None and sys.getprofile() is None
+            return _Frame(self, site, self.mode, self.see_call if is_outermost else None)
         mode = self.mode
         if site.sees_modes and not _is_torch_in_training(module):
             mode = None

@@ -110,6 +110,7 @@ def record(
     call: Callable[..., Any] | None = None,
     owner: nn.Module | None = None,
     is_leaf: Callable[[nn.Module], bool] | None = None,
+    see_module: Callable[[nn.Module], None] = lambda module: None,
     stopwatch: Stopwatch | None = None,
 ) -> Recorded:
     """Call the forward of ``model`` and record the call. An exception that it raises is passed on.
@@ -121,6 +122,7 @@ def record(
         call: what is called; by default the forward of the class of ``model``.
         owner: the object whose forward it is, if that is another with the same state.
         is_leaf: tells which modules are not opened; by default those that tracing does not open.
+        see_module: is told of each module just before it is called.
         stopwatch: is told what of the time is the call's own.
     """
     kwargs = dict(kwargs or {})
@@ -136,7 +138,7 @@ def record(
                     stopwatch = stopwatch or Stopwatch()
                     stopwatch.pause()
                     try:
-                        tape = Tape(model, args, kwargs, owner, is_leaf, stopwatch)
+                        tape = Tape(model, args, kwargs, owner, is_leaf, see_module, stopwatch)
                         try:
                             with paused_collector():
                                 return tape.record(call)
@@ -174,6 +176,7 @@ class Tape:
         kwargs: dict[str, Any],
         owner: nn.Module,
         is_leaf: Callable[[nn.Module], bool] | None,
+        see_module: Callable[[nn.Module], None],
         stopwatch: Stopwatch,
     ) -> None:
         self.reason: str | None = None
@@ -186,6 +189,7 @@ class Tape:
             (value, copy_of(value)) for value in containers_in([*args, *kwargs.values()])
         ]
         self._owner = owner
+        self._see_module = see_module
         self._stopwatch = stopwatch
         self._times: dict[fx.Node, float] = {}
         self._last_time = 0.0
@@ -307,6 +311,7 @@ class Tape:
             if get_ident() != thread or self.is_calling or self.reason is not None:
                 return original(module, *args, **kwargs)
             self._stopwatch.pause()
+            self._see_module(module)
             try:
                 return self._module_called(original, module, args, kwargs)
             finally:
