@@ -465,7 +465,7 @@ class _Run:
         num_events, start = len(self.events), self.clock()
         start -= sum(end - begin for begin, end in self.pauses)
         model = _like(graphs.model, module)
-        stopwatch = Stopwatch(self.clock, self.pauses)
+        stopwatch = _FrameStopwatch(self.clock, self.pauses)
         recorded = Recorded(None)
 
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -689,6 +689,24 @@ class _Frame:
             CURRENT.frame = self
             if self.see_call is not None:
                 sys.setprofile(self.see_call)
+
+
+class _FrameStopwatch(Stopwatch):
+    """A stopwatch of a recording, while whose pauses nothing is a call of the frame's."""
+
+    _frame: Any = None
+
+    def pause(self) -> float:
+        """The recording is at work from here on."""
+        if CURRENT.frame is not None:
+            self._frame, CURRENT.frame = CURRENT.frame, None
+        return super().pause()
+
+    def resume(self) -> float:
+        """The call goes on."""
+        if self._frame is not None:
+            CURRENT.frame, self._frame = self._frame, None
+        return super().resume()
 
 
 class _RunInSteps:

@@ -74,6 +74,7 @@ class Instrumentation:
         """Return the class of the drop-in, now that the class of its model has changed."""
         self.timed_class = _timed_class(self.model, self)
         self.graphs.set_holder(self.timed_class)
+        self.graphs.forget()
         return self.timed_class
 
     def plain(self, module: Any) -> nn.Module:

@@ -46,7 +46,9 @@ _TRACING_FILES = (
 
 
 # Attributes of tensors that may be None.
-NULLABLE_ATTRIBUTES = frozenset({"grad", "grad_fn", "_grad", "_grad_fn", "_base", "names"})
+NULLABLE_ATTRIBUTES = frozenset(
+    {"_backward_hooks", "grad", "grad_fn", "_grad", "_grad_fn", "_base", "names"}
+)
 
 # The key in ``Node.meta`` of a call of a module that is known to give one tensor.
 GIVES_TENSOR = "fx_instrument_gives_tensor"

@@ -93,6 +93,8 @@ class ModelReads:
         """The forward of ``module`` runs as a part of the graph."""
         if slots_of(module):
             self._suspect("its class keeps a state in __slots__")
+        if type(module).__getattr__ is not nn.Module.__getattr__:
+            self._suspect("its class has a __getattr__ of its own")
         self._facts.add_module(path, module)
         self._opened_paths.add(path)
         self._note_class(path, type(module))
@@ -128,6 +130,10 @@ class ModelReads:
                 value = read(module, name)
             except AttributeError:
                 if type(module).__getattr__ is not nn.Module.__getattr__:
+                    if watcher.is_watching and get_ident() == thread:
+                        self._suspect(
+                            f"it reads {name!r} of a module with a __getattr__ of its own"
+                        )
                     raise
                 # What __getattr__ would find, in a tenth of the time.
                 child = read(module, "__dict__").get("_modules", {}).get(name)

@@ -237,11 +237,11 @@ def _line_of(instruction: dis.Instruction, line: int | None) -> int | None:
 
 
 def _loads_singleton(instruction: dis.Instruction | None) -> bool:
-    """Whether ``instruction`` loads None, True, False or the ellipsis."""
+    """Whether ``instruction`` loads None or the ellipsis, which no traced value stands for."""
     return (
         instruction is not None
         and instruction.opname == "LOAD_CONST"
-        and (instruction.argval is None or type(instruction.argval) in (bool, type(...)))
+        and (instruction.argval is None or instruction.argval is ...)
     )
 
 
@@ -312,6 +312,13 @@ _SETTINGS = frozenset(
 )  # fmt: skip
 
 
+_SETTERS = frozenset({"fill_uninitialized_memory", "set_detect_anomaly"})
+# What these set is known at each operation.
+_SEEN_SETTERS = frozenset(
+    {"set_autocast_enabled", "set_default_dtype", "set_grad_enabled", "set_num_threads"}
+)
+
+
 def _asks_for_more(code: types.CodeType) -> str | None:
     """Return what ``code`` reads that is seen by nobody, in words, or None."""
     # A class's own look-up of attributes ends there.
@@ -319,6 +326,10 @@ def _asks_for_more(code: types.CodeType) -> str | None:
         return "a call of __getattribute__()"
     if not _SETTINGS.isdisjoint(code.co_names):
         return "a question about torch's settings"
+    for name in code.co_names:
+        is_setter = name in _SETTERS or (name.startswith("set_") and hasattr(torch, name))
+        if is_setter and name not in _SEEN_SETTERS:
+            return "a change of torch's settings"
     return None
 
 

@@ -730,6 +730,7 @@ class Tape:
                 raise UnknownValueError(f"it uses {path!r}, a tensor of another kind")
             self._facts.add_tensor_at(path, tensor)
         self._facts.add_condition("is_plain_torch()", is_plain_torch=is_plain_torch)
+        self._facts.add_condition("not has_global_hooks()")
         self._graph.python_code("self")
         holds = self._facts.compile()
         holds_arguments = compile_arguments(self._signature, self._inputs)

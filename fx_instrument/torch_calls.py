@@ -105,6 +105,7 @@ def may_change(layer: nn.Module) -> bool:
     return any(
         (part.training and isinstance(part, _NormBase))
         or getattr(part, "max_norm", None) is not None
+        or "parametrizations" in part._modules
         for part in layer.modules()
     )
 

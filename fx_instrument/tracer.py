@@ -559,6 +559,8 @@ class CaptureTracer(fx.Tracer):
     def _note_module(self, path: str, module: nn.Module) -> None:
         if slots_of(module):
             self.suspect("its class keeps a state in __slots__")
+        if type(module).__getattr__ is not nn.Module.__getattr__:
+            self.suspect("its class has a __getattr__ of its own")
         self.facts.add_module(path, module)
         self._opened_paths[path] = None
         self._note_class(path, type(module))
@@ -837,6 +839,8 @@ def _observed_reads(tracer: CaptureTracer) -> Iterator[None]:
             value = read(module, name)
         except AttributeError:
             if type(module).__getattr__ is not nn.Module.__getattr__:
+                if watcher.is_watching and get_ident() == thread:
+                    tracer.suspect(f"it reads {name!r} of a module with a __getattr__ of its own")
                 raise
             # What __getattr__ would find, in a tenth of the time.
             child = read(module, "__dict__").get("_modules", {}).get(name)

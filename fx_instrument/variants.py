@@ -402,6 +402,14 @@ class Graphs:
             self._by_binding.setdefault(_key(binding), []).append(variant)
             return variant
 
+    def forget(self) -> None:
+        """Capture all calls anew: the class of the module has changed."""
+        with self._lock:
+            for known in (self._by_call, self._by_binding, self._closed_calls, self._num_failures):
+                known.clear()
+            self._given_up.clear()
+            self.last = None
+
     def set_holder(self, holder: type[nn.Module]) -> None:
         """Make ``holder`` the class on which generated code finds what is not the module's."""
         self.holder = holder
