@@ -34,6 +34,7 @@ __all__ = [
     "freeze",
     "has_global_hooks",
     "has_hooks",
+    "members_in",
     "plain_attributes",
     "runs_hooks",
     "truncate",
@@ -255,6 +256,25 @@ def _is_plain_object(value: Any) -> bool:
         and not isinstance(value, _IDENTICAL)
         and not type(value).__module__.startswith(_KNOWN_CLASSES)
     )
+
+
+def members_in(value: Any, depth: int = 3) -> list[Any]:
+    """Return the tensors and modules that ``value`` holds, or whose method it is."""
+    if isinstance(value, (torch.Tensor, nn.Module)):
+        return [value]
+    if depth == 0:
+        return []
+    if isinstance(value, types.MethodType):
+        held: Iterable[Any] = [value.__self__]
+    elif isinstance(value, dict):
+        held = dict.values(value)
+    elif isinstance(value, (list, tuple, collections.deque)):
+        held = value
+    elif type(value).__module__.startswith(_KNOWN_CLASSES) or isinstance(value, _IDENTICAL):
+        return []
+    else:
+        held = [getattr(value, "__dict__", {})]
+    return [member for item in held for member in members_in(item, depth - 1)]
 
 
 def describe(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -594,6 +614,12 @@ class Facts:
     def add_alias(self, path: str, other_path: str) -> None:
         """Two paths lead to one module or tensor, which the graph reaches by one of them."""
         self._require(f"{self._value_at(path)} is {self._value_at(other_path)}", once=True)
+
+    def add_identity(self, path: str, value: Any) -> None:
+        """The tensor or module at ``path`` was reached by another way, which leads to it still."""
+        if ("identity", path) not in self._seen:
+            self._seen["identity", path] = None
+            self._require(f"{self._value_at(path)} is {self._constant(value)}")
 
     def add_metadata(self, path: str, tensor: torch.Tensor) -> None:
         """The shape, dtype or device of the tensor at ``path`` was read."""

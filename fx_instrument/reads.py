@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import fx, nn, overrides
 
-from .guards import Facts, forward_of, has_global_hooks, has_hooks
+from .guards import Facts, forward_of, has_global_hooks, has_hooks, members_in
 from .marks import SLOT, is_compiled
 from .snapshot import CONTAINERS, Snapshot, slots_of
 from .soundness import Origin, draws_from_numpy, file_of, origin_of
+from .tracer import SIDE_DOORS
 from .watcher import CallWatcher
 
 __all__ = ["ModelReads", "has_own_call"]
@@ -144,7 +145,7 @@ class ModelReads:
                 raise
             if name not in _MODULE_INTERNALS:
                 note(self._note_read, module, name, value)
-            elif name in ("__dict__", "forward"):
+            elif name in SIDE_DOORS:
                 if origin_of(sys._getframe(1).f_code.co_filename) is Origin.USER:
                     note(self._note_side_door, module, name)
             elif name not in _OWN_ATTRIBUTES and name in read(module, "__dict__"):
@@ -193,7 +194,10 @@ class ModelReads:
 
     def _note_side_door(self, module: nn.Module, name: str) -> None:
         path = self.paths.get(id(module))
-        if name == "__dict__" or path is None or name in vars(module):
+        if name == "__class__" and path is not None:
+            self._facts.add_type(path, module)
+            return
+        if name != "forward" or path is None or name in vars(module):
             self._suspect(f"it reads the attribute {name!r} of a module")
             return
         self._facts.add_direct_call(path, module)
@@ -240,6 +244,10 @@ class ModelReads:
             self._facts.add_member(path, name, value)
         else:
             self._facts.add_attribute(path, name, value)
+            for member in members_in(value):
+                known = self.paths.get(id(member)) or self.tensors.get(id(member))
+                if known:
+                    self._facts.add_identity(known, member)
 
     def _note_member(self, module: nn.Module, name: str) -> None:
         """Attribute ``name`` of ``module`` was looked for among its members."""

@@ -51,6 +51,7 @@ _UNSOUND_TORCH_CODE = {
     ("autograd/grad_mode.py", None): "a change of grad mode",
     ("amp/autocast_mode.py", None): "a change of autocast",
     ("_functorch/apis.py", None): "a torch.func transform",
+    ("nn/utils/rnn.py", None): "a packed sequence, whose sizes depend on values",
     ("_functorch/eager_transforms.py", None): "a torch.func transform",
 }
 

@@ -268,7 +268,8 @@ class Tape:
                 self._watcher.watch()
             return call_root()
         finally:
-            self._watcher.rest()
+            if self.reason is None:
+                self._watcher.rest()
             self._dispatch_mode.switch_off()
             self._function_mode.switch_off()
 
@@ -507,7 +508,8 @@ class Tape:
                 self._relies_on_metadata = True  # that it is the same one, in fact
             self._values.add(output, node)
         elif output is None:
-            return
+            if node.target is getattr:
+                self._check(node, None)
         elif _holds_tensors(output):
             self._relies_on_metadata = True
             self._values.add(output, node)

@@ -29,7 +29,7 @@ from torch.fx.immutable_collections import immutable_dict, immutable_list
 from .arguments import has_tensor
 from .closing import Effects, closed_frame, effects_of
 from .errors import CaptureError
-from .guards import Facts, ambient_state, forward_of, has_hooks, runs_hooks, truncate
+from .guards import Facts, ambient_state, forward_of, has_hooks, members_in, runs_hooks, truncate
 from .marks import SLOT, is_compiled
 from .proxies import (
     GIVES_TENSOR,
@@ -61,6 +61,14 @@ _OWN_ATTRIBUTES = (frozenset(vars(nn.Module())) | {SLOT}) - {"training"}
 _MODULE_INTERNALS = (_OWN_ATTRIBUTES | {*dir(nn.Module)}) - {
     "training", "_modules", "_parameters", "_buffers"
 }  # fmt: skip
+
+# Reading them of a module tells more of it than its attributes.
+SIDE_DOORS = frozenset(
+    {
+        "__class__", "__dict__", "_backward_hooks", "_backward_pre_hooks", "_forward_hooks",
+        "_forward_pre_hooks", "forward",
+    }
+)  # fmt: skip
 
 _PLAIN_DEFAULTS = (bool, int, str)
 
@@ -536,7 +544,10 @@ class CaptureTracer(fx.Tracer):
     def note_side_door(self, module: nn.Module, name: str) -> None:
         """Code of the model read the ``__dict__`` of ``module`` or its forward."""
         path = self._paths.get(id(module))
-        if name == "__dict__" or path is None or name in vars(module):
+        if name == "__class__" and path is not None:
+            self.facts.add_type(path, module)
+            return
+        if name != "forward" or path is None or name in vars(module):
             self.refuse(f"it reads the attribute {name!r} of a module")
         self.facts.add_direct_call(path, module)
         self._note_class(path, type(module))
@@ -604,6 +615,10 @@ class CaptureTracer(fx.Tracer):
             self.facts.add_member(path, name, value)
         else:
             self.facts.add_attribute(path, name, value)
+            for member in members_in(value):
+                known = self._paths.get(id(member)) or self._tensors.get(id(member))
+                if known:
+                    self.facts.add_identity(known, member)
 
     def note_member(self, module: nn.Module, name: str) -> None:
         """Attribute ``name`` of ``module`` was looked for among its members."""
@@ -854,7 +869,7 @@ def _observed_reads(tracer: CaptureTracer) -> Iterator[None]:
         if watcher.is_watching and get_ident() == thread:
             if name not in _MODULE_INTERNALS:
                 tracer.note_read(module, name, value)
-            elif name in ("__dict__", "forward"):
+            elif name in SIDE_DOORS:
                 if origin_of(sys._getframe(1).f_code.co_filename) is Origin.USER:
                     tracer.note_side_door(module, name)
             elif name not in _OWN_ATTRIBUTES and name in read(module, "__dict__"):

@@ -328,7 +328,7 @@ def effects_of(build, wrap=lambda model: model):
 
 CLOSED = {
     counting: "an assignment to 'count' of an enclosing function",
-    counting_in_a_list: "changes the contents of 'counts'",
+    counting_in_a_list: "changes the contents of '(counts|forward)'",
     FunctionAttribute: "changes the contents of 'helper'",
     HelperDefault: "changes the contents of 'with_default'",
     SlotState: "changes the contents of 'state'",
