@@ -585,7 +585,8 @@ class Tape:
         Args:
             is_told: whether all is known of the call, so that its operations need not be seen.
         """
-        self._watcher.rest()
+        if self.reason is None:
+            self._watcher.rest()
         if is_told:
             self._dispatch_mode.switch_off()
         self.is_calling = True
