@@ -40,6 +40,8 @@ def reason_against(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
     if not is_plain_torch():
         return "it is called under a mode or a transform of torch that sees each operation"
     for _, tensor in tensors_in([args, kwargs]):
+        if vars(tensor):
+            return "it is called with a tensor that has attributes of its own"
         if type(tensor) not in TENSOR_CLASSES:
             return f"it is called with a {type(tensor).__qualname__}, a subclass of Tensor"
         if tensor.layout is not torch.strided or tensor.is_nested:

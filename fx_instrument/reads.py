@@ -96,6 +96,8 @@ class ModelReads:
             self._suspect("its class keeps a state in __slots__")
         if type(module).__getattr__ is not nn.Module.__getattr__:
             self._suspect("its class has a __getattr__ of its own")
+        if "parametrizations" in module._modules:
+            self._suspect("it is parametrized, and what that computes may be cached")
         self._facts.add_module(path, module)
         self._opened_paths.add(path)
         self._note_class(path, type(module))

@@ -189,6 +189,8 @@ class Tape:
             (value, copy_of(value)) for value in containers_in([*args, *kwargs.values()])
         ]
         self._owner = owner
+        tensors = [*tensors_in([args, kwargs]), *model.named_parameters(), *model.named_buffers()]
+        self._attributes = [(tensor, dict(vars(tensor))) for _, tensor in tensors]
         self._see_module = see_module
         self._stopwatch = stopwatch
         self._times: dict[fx.Node, float] = {}
@@ -709,6 +711,11 @@ class Tape:
         changes += [f"it changes a {kind} that outlives the call" for kind in kinds]
         if self._watcher.has_changed_context():
             changes.append("it sets a context variable")
+        changes += [
+            "it sets an attribute of a tensor"
+            for tensor, attributes in self._attributes
+            if not is_same(vars(tensor), attributes)
+        ]
         changes += [
             f"{what}{f' of {path!r}' if path else ''}" for path, what, _ in self._snapshot.changes()
         ]

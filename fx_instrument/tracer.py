@@ -572,6 +572,8 @@ class CaptureTracer(fx.Tracer):
             self.suspect("its class keeps a state in __slots__")
         if type(module).__getattr__ is not nn.Module.__getattr__:
             self.suspect("its class has a __getattr__ of its own")
+        if "parametrizations" in module._modules:
+            self.suspect("it is parametrized, and what that computes may be cached")
         self.facts.add_module(path, module)
         self._opened_paths[path] = None
         self._note_class(path, type(module))

@@ -674,3 +674,156 @@ def test_what_is_no_clock_is_refused(clock):
         instrument(nn.Sequential(nn.ReLU()), clock=clock)
     with pytest.raises(TypeError, match="a clock is a function of no arguments that gives a float"):
         TimestampPass(clock)
+
+
+class Reached(nn.Module):
+    """Holds a layer and a parameter by more ways than one."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.layers = [self.layer]
+        self.call = self.layer.forward
+        self.weight = nn.Parameter(torch.ones(3))
+        self.weights = [self.weight]
+
+
+class FromListOfParameters(Reached):
+    def forward(self, x):
+        return x * self.weights[0]
+
+
+class FromListOfLayers(Reached):
+    def forward(self, x):
+        return self.layers[0](x)
+
+
+class FromBoundForward(Reached):
+    def forward(self, x):
+        return self.call(x)
+
+
+def replace_members(model):
+    torch.manual_seed(1)
+    model.layer = nn.Linear(3, 3)
+    model.weight = nn.Parameter(torch.zeros(3))
+
+
+@pytest.mark.parametrize("cls", [FromListOfParameters, FromListOfLayers, FromBoundForward])
+def test_what_is_held_by_another_way_stays_what_it_was(cls):
+    assert_same_after(cls(), replace_members)
+
+
+class AsksForHooks(nn.Module):
+    def forward(self, x):
+        return x * 2 if self._forward_hooks else x * 3
+
+
+class AsksForClassOfChild(Reached):
+    def forward(self, x):
+        return x * 2 if self.layer.__class__ is nn.Linear else x * 3
+
+
+class BranchesOnBackwardHooks(nn.Module):
+    def forward(self, x):
+        return x * 2 if x._backward_hooks is None else x * 3
+
+
+def hook_it(model):
+    model.register_forward_hook(lambda *args: None)
+
+
+def test_questions_about_hooks_and_classes_are_asked_anew():
+    assert_same_after(AsksForHooks(), hook_it)
+    assert_same_after(AsksForClassOfChild(), lambda model: setattr(model, "layer", nn.ReLU()))
+    model = BranchesOnBackwardHooks()
+    timed = instrument(model)
+    for _ in range(2):
+        x = X.clone().requires_grad_()
+        assert torch.equal(timed(x), model(x))
+        x.register_hook(lambda grad: grad)
+        assert torch.equal(timed(x), model(x))
+
+
+COUNT = None
+
+
+class NextOfGlobal(nn.Module):
+    def forward(self, x):
+        return x * next(COUNT)
+
+
+class AttributeOfHelper(nn.Module):
+    def forward(self, x):
+        return scaled(x)
+
+
+def scaled(x):
+    return x * scaled.by
+
+
+class ScalesBy:
+    by = 2.0
+
+    def scale(self, x):
+        return x * self.by
+
+
+class BoundMethod(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = ScalesBy().scale
+
+    def forward(self, x):
+        return self.scale(x)
+
+
+class ClassAsConfig(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.config = ScalesBy
+
+    def forward(self, x):
+        return x * self.config.by
+
+
+def test_what_functions_methods_classes_and_iterators_keep_is_seen():
+    global COUNT
+    for build in (lambda: NextOfGlobal(), lambda: instrument(NextOfGlobal())):
+        COUNT = itertools.count(1)
+        model = build()
+        assert all(torch.equal(model(X), X * n) for n in (1, 2, 3))
+    scaled.by = 2.0
+    assert_same_after(AttributeOfHelper(), lambda model: setattr(scaled, "by", 3.0))
+    assert_same_after(BoundMethod(), lambda model: setattr(model.scale.__self__, "by", 5.0))
+    try:
+        timed = instrument(ClassAsConfig())
+        assert torch.equal(timed(X), X * 2)
+        ScalesBy.by = 7.0
+        assert torch.equal(timed(X), X * 7)
+    finally:
+        ScalesBy.by = 2.0
+
+
+class Packs(nn.Module):
+    def forward(self, x, lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+        return nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)[0]
+
+
+def test_sizes_of_packed_sequences_follow_their_lengths():
+    timed = instrument(Packs())
+    for lengths in ([4, 1], [2, 1], [3, 3]):
+        args = torch.ones(2, 4, 1), torch.tensor(lengths)
+        assert torch.equal(timed(*args), Packs()(*args))
+
+
+class IsTrue(nn.Module):
+    def forward(self, x):
+        return x * 2 if x.is_contiguous() is True else x * 3
+
+
+def test_a_test_for_true_is_that_of_the_value():
+    timed = instrument(IsTrue())
+    for x in (torch.ones(2, 3), torch.ones(3, 2).t()):
+        assert torch.equal(timed(x), IsTrue()(x))
