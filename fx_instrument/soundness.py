@@ -28,6 +28,7 @@ __all__ = [
     "imported_names",
     "is_harmless",
     "is_harmless_stdlib",
+    "names_read",
     "origin_of",
     "place_in",
     "reassigned",
@@ -332,6 +333,17 @@ def _asks_for_more(code: types.CodeType) -> str | None:
         if is_setter and name not in _SEEN_SETTERS:
             return "a change of torch's settings"
     return None
+
+
+@functools.lru_cache(maxsize=4096)
+def names_read(code: types.CodeType) -> tuple[str, ...]:
+    """Return the names that ``code`` may read, of globals and of attributes, by getattr() too."""
+    if _BY_NAME.isdisjoint(code.co_names):
+        return code.co_names
+    return (*code.co_names, *(value for value in code.co_consts if isinstance(value, str)))
+
+
+_BY_NAME = frozenset({"__dict__", "attrgetter", "getattr", "hasattr", "vars"})
 
 
 @functools.lru_cache(maxsize=4096)

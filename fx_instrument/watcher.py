@@ -26,6 +26,7 @@ from .soundness import (
     imported_names,
     is_harmless,
     is_harmless_stdlib,
+    names_read,
     origin_of,
     place_in,
     reassigned,
@@ -282,7 +283,7 @@ class CallWatcher:
         self.asks_for_types |= not _TYPE_QUESTIONS.isdisjoint(code.co_names)
         self.tested_attributes |= tested_for_none(code)[1]
         path, module = self._opened()
-        self._facts.add_class_attributes(type(module), code.co_names)
+        self._facts.add_class_attributes(type(module), names_read(code))
         for name in code.co_freevars:
             self._keep_closure(frame, path, name)
         self._note_globals(code, frame.f_globals)
@@ -339,7 +340,7 @@ class CallWatcher:
         if name.partition(".")[0] == "torch" or (id(code), name) in self._noted_modules:
             return
         self._noted_modules.add((id(code), name))
-        for attribute in code.co_names:
+        for attribute in names_read(code):
             value = vars(module).get(attribute, torch)
             if isinstance(value, types.ModuleType):
                 self._note_python_module(code, value)
@@ -352,7 +353,7 @@ class CallWatcher:
 
     def _note_python_class(self, code: types.CodeType, cls: type) -> None:
         if not cls.__module__.startswith("torch"):
-            self._facts.add_class_attributes(cls, code.co_names)
+            self._facts.add_class_attributes(cls, names_read(code))
         if origin_of(file_of(cls)) is Origin.USER:
             self._snapshot.keep_class("", cls)
 
