@@ -34,6 +34,7 @@ _OPAQUE = (
     fx.Proxy, fx.Node, fx.Graph, nn.Module, torch.Tensor, type, types.ModuleType, str, int, float,
     type(None),
 )  # fmt: skip
+_MEMBERS = frozenset({"_buffers", "_modules", "_parameters"})
 _PLAIN = (bool, int, float, str, tuple, type(None), torch.nn.Parameter, torch.Tensor)
 
 
@@ -60,9 +61,9 @@ class Snapshot:
             for name, value in attributes.items():
                 if isinstance(value, CONTAINERS) and not value:
                     self._empty.append((path, name, value))
-                elif isinstance(value, dict) and name.endswith("_hooks"):
+                elif name in _MEMBERS or (isinstance(value, dict) and name.endswith("_hooks")):
                     # What hooks keep is for them to change: a graph calls them, too.
-                    self._containers[id(value)] = (path, name, value, copy_of(value))
+                    self._containers[id(value)] = (path, name, value, value.copy())
                 elif type(value) not in _PLAIN:
                     self.keep(path, name, value)
         self._modes = {reason: get() for reason, (get, _) in _MODES.items()}

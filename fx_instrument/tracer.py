@@ -154,6 +154,7 @@ class CaptureTracer(fx.Tracer):
         self.closed: dict[str, ClosedFrame] = {}
         self._effects: list[Effects] = []
         self._restart: dict[str, str] = {}
+        self._is_called_whole = False
         self._parameter_proxies: dict[str, Any] = {}
         self.facts = Facts(self.refuse)
         self.constants: dict[str, torch.Tensor] = {}
@@ -314,10 +315,8 @@ class CaptureTracer(fx.Tracer):
         return call_root, []
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Whether ``m`` is called as it is: a leaf, or what stays closed."""
-        return module_qualified_name in self.closed or is_leaf(
-            m, module_qualified_name, self._openness
-        )
+        """Whether ``m``, which :meth:`call_module` has decided on, is called as it is."""
+        return self._is_called_whole
 
     def path_of_module(self, mod: nn.Module) -> str:
         """Return the path of ``mod`` from the root."""
@@ -348,6 +347,7 @@ class CaptureTracer(fx.Tracer):
                     )
                 if has_hooks(m):
                     self._effects.append(effects_of(m))
+                self._is_called_whole = True
                 output = super().call_module(m, forward, args, kwargs)
                 if gives_tensor(m):
                     output.node.meta[GIVES_TENSOR] = True
@@ -385,6 +385,7 @@ class CaptureTracer(fx.Tracer):
         place = ""
         try:
             self._note_module(path, m)
+            self._is_called_whole = False
             output = super().call_module(m, self.watcher.watched(forward), args, kwargs)
             if self._reason is None:
                 return True, output
@@ -450,6 +451,7 @@ class CaptureTracer(fx.Tracer):
         if _has_own_call(type(m)):
             self.refuse(f"it calls a {type(m).__qualname__}, which has a __call__ of its own")
         self._effects.append(effects_of(m))
+        self._is_called_whole = True
         return super().call_module(m, forward, args, kwargs)
 
     def create_proxy(self, *args: Any, **kwargs: Any) -> fx.Proxy:
