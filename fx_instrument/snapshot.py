@@ -61,9 +61,9 @@ class Snapshot:
             for name, value in attributes.items():
                 if isinstance(value, CONTAINERS) and not value:
                     self._empty.append((path, name, value))
-                elif name in _MEMBERS or (isinstance(value, dict) and name.endswith("_hooks")):
+                elif isinstance(value, dict) and (name in _MEMBERS or name.endswith("_hooks")):
                     # What hooks keep is for them to change: a graph calls them, too.
-                    self._containers[id(value)] = (path, name, value, value.copy())
+                    self._containers[id(value)] = (path, name, value, copy_of(value))
                 elif type(value) not in _PLAIN:
                     self.keep(path, name, value)
         self._modes = {reason: get() for reason, (get, _) in _MODES.items()}
