@@ -545,7 +545,12 @@ class Facts:
             )
 
     def add_type(self, path: str, module: nn.Module) -> None:
-        """The class of the module at ``path`` may have been asked for."""
+        """The class of the module at ``path`` may have been asked for.
+
+        That of the root is no fact: its graphs are forgotten with it.
+        """
+        if not path:
+            return
         condition = f"type({self._module(path)}) is "
         if condition not in self._seen:
             self._seen[condition] = None

@@ -724,6 +724,18 @@ class AsksForClassOfChild(Reached):
         return x * 2 if self.layer.__class__ is nn.Linear else x * 3
 
 
+class AsksForOwnClass(nn.Module):
+    def forward(self, x):
+        return x * (2 if self.__class__ is AsksForOwnClass and x.sum() < 1e9 else 3)
+
+
+def test_a_model_that_asks_for_its_own_class_is_opened():
+    timed = instrument(AsksForOwnClass())
+    for _ in range(2):
+        assert torch.equal(timed(X), X * 2)
+    assert fx_instrument.report(timed).closed == ()
+
+
 class BranchesOnBackwardHooks(nn.Module):
     def forward(self, x):
         return x * 2 if x._backward_hooks is None else x * 3
