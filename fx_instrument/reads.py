@@ -14,21 +14,13 @@ import torch
 from torch import fx, nn, overrides
 
 from .guards import Facts, forward_of, has_global_hooks, has_hooks, members_in
-from .marks import SLOT, is_compiled
+from .marks import is_compiled
 from .snapshot import CONTAINERS, Snapshot, slots_of
 from .soundness import Origin, draws_from_numpy, file_of, origin_of
-from .tracer import SIDE_DOORS
+from .tracer import MODULE_INTERNALS, OWN_ATTRIBUTES, SIDE_DOORS
 from .watcher import CallWatcher
 
-__all__ = ["ModelReads", "has_own_call"]
-
-# What nn.Module keeps for itself.
-_OWN_ATTRIBUTES = (frozenset(vars(nn.Module())) | {SLOT}) - {"training"}
-
-# The same with its methods: reading it is no fact of its own, but for what holds its members.
-_MODULE_INTERNALS = (_OWN_ATTRIBUTES | {*dir(nn.Module)}) - {
-    "training", "_modules", "_parameters", "_buffers"
-}  # fmt: skip
+__all__ = ["ModelReads"]
 
 _PLAIN_TENSORS = (torch.Tensor, nn.Parameter)
 
@@ -145,12 +137,12 @@ class ModelReads:
                     return child
                 note(self._note_member, module, name)
                 raise
-            if name not in _MODULE_INTERNALS:
+            if name not in MODULE_INTERNALS:
                 note(self._note_read, module, name, value)
             elif name in SIDE_DOORS:
                 if origin_of(sys._getframe(1).f_code.co_filename) is Origin.USER:
                     note(self._note_side_door, module, name)
-            elif name not in _OWN_ATTRIBUTES and name in read(module, "__dict__"):
+            elif name not in OWN_ATTRIBUTES and name in read(module, "__dict__"):
                 note(self._note_read, module, name, value)
             return value
 
@@ -282,9 +274,3 @@ class ModelReads:
                         first = self.tensors.setdefault(id(tensor), prefix + name)
                         if first != prefix + name:
                             self._aliases.append((prefix + name, first))
-
-
-def has_own_call(cls: type) -> bool:
-    """Whether ``cls`` has a ``__call__`` that is not torch's."""
-    owner = next(base for base in cls.__mro__ if "__call__" in vars(base))
-    return origin_of(file_of(owner)) is Origin.USER

@@ -26,7 +26,7 @@ from .call_guards import STARS, compile_arguments, is_plain_torch, reason_agains
 from .capture import Capture, paused_collector
 from .guards import Facts, ambient_state, forward_of
 from .locks import TRACE_LOCK
-from .reads import ModelReads, has_own_call
+from .reads import ModelReads
 from .recording_watcher import RecordingWatcher, containers_in
 from .snapshot import Snapshot, copy_of, is_same
 from .soundness import Origin, is_caught, origin_of, place_in
@@ -43,6 +43,7 @@ from .torch_calls import (
     may_change,
     may_draw,
 )
+from .tracer import has_own_call
 from .value_checks import ValueChanged, check_value, random_state
 from .values import TENSOR_CLASSES, UnknownValueError, Values, tensors_in
 from .watcher import no_profiler

@@ -55,10 +55,10 @@ __all__ = [
 ]
 
 # What nn.Module keeps for itself.
-_OWN_ATTRIBUTES = (frozenset(vars(nn.Module())) | {SLOT}) - {"training"}
+OWN_ATTRIBUTES = (frozenset(vars(nn.Module())) | {SLOT}) - {"training"}
 
 # The same with its methods: reading it is no fact of its own, but for what holds its members.
-_MODULE_INTERNALS = (_OWN_ATTRIBUTES | {*dir(nn.Module)}) - {
+MODULE_INTERNALS = (OWN_ATTRIBUTES | {*dir(nn.Module)}) - {
     "training", "_modules", "_parameters", "_buffers"
 }  # fmt: skip
 
@@ -341,7 +341,7 @@ class CaptureTracer(fx.Tracer):
             if m is self.root:
                 self.refuse("it calls itself")
             if is_leaf(m, path, self._openness):
-                if _has_own_call(type(m)):
+                if has_own_call(type(m)):
                     self.refuse(
                         f"it calls a {type(m).__qualname__}, which has a __call__ of its own"
                     )
@@ -448,7 +448,7 @@ class CaptureTracer(fx.Tracer):
                     f"it gives a {type(value).__name__} to {path!r}, which stays closed and may "
                     "change it"
                 )
-        if _has_own_call(type(m)):
+        if has_own_call(type(m)):
             self.refuse(f"it calls a {type(m).__qualname__}, which has a __call__ of its own")
         self._effects.append(effects_of(m))
         self._is_called_whole = True
@@ -792,7 +792,7 @@ def reason_to_close(module: nn.Module, path: str, openness: Openness) -> str | N
     return None
 
 
-def _has_own_call(cls: type) -> bool:
+def has_own_call(cls: type) -> bool:
     """Whether ``cls`` has a ``__call__`` that is not torch's."""
     owner = next(base for base in cls.__mro__ if "__call__" in vars(base))
     return origin_of(file_of(owner)) is Origin.USER
@@ -871,12 +871,12 @@ def _observed_reads(tracer: CaptureTracer) -> Iterator[None]:
                 tracer.note_member(module, name)
             raise
         if watcher.is_watching and get_ident() == thread:
-            if name not in _MODULE_INTERNALS:
+            if name not in MODULE_INTERNALS:
                 tracer.note_read(module, name, value)
             elif name in SIDE_DOORS:
                 if origin_of(sys._getframe(1).f_code.co_filename) is Origin.USER:
                     tracer.note_side_door(module, name)
-            elif name not in _OWN_ATTRIBUTES and name in read(module, "__dict__"):
+            elif name not in OWN_ATTRIBUTES and name in read(module, "__dict__"):
                 tracer.note_read(module, name, value)
         return value
 
