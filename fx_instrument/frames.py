@@ -21,7 +21,7 @@ from .clock import is_in_seconds
 from .closing import closed_frame, names_of_method
 from .frame_calls import TorchCalls
 from .function_modes import push_mode, put_in, take_out
-from .guards import forward_of, runs_hooks
+from .guards import runs_class_forward, runs_hooks
 from .locks import new_lock
 from .marks import CURRENT, SLOT, Mark, mark_of, put_marks, take_marks
 from .options import Options
@@ -504,13 +504,7 @@ class _Run:
     def _is_called_whole(self, module: nn.Module) -> bool:
         """Whether a recording does not look into ``module``."""
         member = self.runs.member(module)
-        return (
-            member is None
-            or member.graphs is None
-            or runs_hooks(module)
-            or "forward" in module.__dict__
-            or not isinstance(forward_of(type(module)), types.FunctionType)
-        )
+        return member is None or member.graphs is None or not runs_class_forward(module)
 
     def _closed_in(self, graph: fx.Graph, model: nn.Module) -> dict[str, ClosedFrame]:
         """Return the targets of the nodes that call modules which are no leaves, and why."""

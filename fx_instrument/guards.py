@@ -354,6 +354,15 @@ def forward_of(cls: type) -> Any:
     return next((vars(base)["forward"] for base in cls.__mro__ if "forward" in vars(base)), None)
 
 
+def runs_class_forward(module: nn.Module) -> bool:
+    """Whether a call of ``module`` runs its class's forward, a Python function, and no hooks."""
+    return (
+        not runs_hooks(module)
+        and "forward" not in module.__dict__
+        and isinstance(forward_of(type(module)), types.FunctionType)
+    )
+
+
 def has_hooks(module: nn.Module) -> bool:
     """Whether calling ``module`` runs a hook of its own."""
     return bool(

@@ -6,42 +6,53 @@ import contextlib
 import inspect
 import sys
 import threading
-import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import fx, nn, overrides
+from torch import nn
 
-from .guards import Facts, forward_of, has_global_hooks, has_hooks, members_in
-from .marks import is_compiled
+from .guards import Facts, members_in
+from .marks import SLOT
 from .snapshot import CONTAINERS, Snapshot, slots_of
 from .soundness import Origin, draws_from_numpy, file_of, origin_of
-from .tracer import MODULE_INTERNALS, OWN_ATTRIBUTES, SIDE_DOORS
 from .watcher import CallWatcher
 
 __all__ = ["ModelReads"]
 
-_PLAIN_TENSORS = (torch.Tensor, nn.Parameter)
+# What nn.Module keeps for itself.
+_OWN_ATTRIBUTES = (frozenset(vars(nn.Module())) | {SLOT}) - {"training"}
 
-_TRACER = fx.Tracer()
+# The same with its methods: reading it is no fact of its own, but for what holds its members.
+_MODULE_INTERNALS = (_OWN_ATTRIBUTES | {*dir(nn.Module)}) - {
+    "training", "_modules", "_parameters", "_buffers"
+}  # fmt: skip
+
+# Reading them of a module tells more of it than its attributes.
+_SIDE_DOORS = frozenset(
+    {
+        "__class__", "__dict__", "_backward_hooks", "_backward_pre_hooks", "_forward_hooks",
+        "_forward_pre_hooks", "forward",
+    }
+)  # fmt: skip
 
 
 class ModelReads:
-    """Notes which modules run, and what is read of them.
+    """Notes which modules of a model run, and what is read of them.
 
     Args:
         model: the root, from which all paths go.
         facts: is told what was read.
         snapshot: is told what else the code may change.
         watcher: looks over what the code calls; reads count only while it watches.
-        suspect: notes a reason why no graph can be had.
+        refuse: is told a reason why no graph can be had; may raise an error.
+        check_read: is told the name of each attribute of a module before it is noted, and whether
+            its value is a list or another container; may refuse.
 
     Attributes:
-        made: the modules that the call itself has made, by id.
+        made: modules that the call itself has made, by id: what is read of them is no fact.
         paths: of each module, by its id; the first of several.
         tensors: the path of each parameter and buffer, by its id; the first of several.
-        has_called_hooks: whether a module with hooks was called.
     """
 
     def __init__(
@@ -50,48 +61,40 @@ class ModelReads:
         facts: Facts,
         snapshot: Snapshot,
         watcher: CallWatcher,
-        suspect: Callable[[str], None],
+        refuse: Callable[[str], object],
+        check_read: Callable[[str, bool], object],
     ) -> None:
-        self._watcher = watcher
-        self.has_called_hooks = False
         self.made: dict[int, nn.Module] = {}
         self.paths: dict[int, str] = {}
         self.tensors: dict[int, str] = {}
         self._facts = facts
         self._snapshot = snapshot
-        self._suspect = suspect
+        self._watcher = watcher
+        self._refuse = refuse
+        self._check_read = check_read
         self._aliases: list[tuple[str, str]] = []
         self._children: dict[str, nn.Module] = {}
-        self._opened_paths: set[str] = set()
-        self._noted_classes: set[type] = set()
+        self._opened_paths: dict[str, None] = {}
+        self._noted_classes: dict[type, None] = {}
+        self._has_dotted_names = False
         self._name_members(model)
 
-    def is_leaf(self, module: nn.Module) -> bool:
-        """Whether ``module`` is called as it is: torch's own, and what must not be opened."""
-        cls = type(module)
-        return (
-            _TRACER.is_leaf_module(module, "")
-            or hasattr(cls, "_fx_instrument")
-            or getattr(cls, "is_fx_instrument_leaf", False)
-            or has_hooks(module)
-            or has_global_hooks()
-            or "forward" in module.__dict__
-            or not isinstance(forward_of(cls), types.FunctionType)
-            or isinstance(module, torch.jit.ScriptModule)
-            or is_compiled(module)
-            or cls.__module__.startswith("torch._dynamo")
-        )
+    def growing_parts(self) -> list[Any]:
+        """Return the lists and dicts to which the run of a forward adds."""
+        return [self._aliases, self._children, self._opened_paths, self._noted_classes]
 
     def note_module(self, path: str, module: nn.Module) -> None:
         """The forward of ``module`` runs as a part of the graph."""
+        if self._has_dotted_names:
+            self._refuse("one of its submodules has a name with a dot")
         if slots_of(module):
-            self._suspect("its class keeps a state in __slots__")
+            self._refuse("its class keeps a state in __slots__")
         if type(module).__getattr__ is not nn.Module.__getattr__:
-            self._suspect("its class has a __getattr__ of its own")
+            self._refuse("its class has a __getattr__ of its own")
         if "parametrizations" in module._modules:
-            self._suspect("it is parametrized, and what that computes may be cached")
+            self._refuse("it is parametrized, and what that computes may be cached")
         self._facts.add_module(path, module)
-        self._opened_paths.add(path)
+        self._opened_paths[path] = None
         self._note_class(path, type(module))
 
     def note_end(self, targets: set[str]) -> None:
@@ -102,7 +105,7 @@ class ModelReads:
                 self._facts.add_type(path, child)
             elif path.rpartition(".")[2] in self._watcher.tested_attributes or id(child) in tested:
                 self._facts.add_presence(path)
-        targets = targets | self._opened_paths
+        targets = targets | self._opened_paths.keys()
         for path, first in self._aliases:
             if first in targets:
                 self._facts.add_alias(path, first)
@@ -113,22 +116,20 @@ class ModelReads:
         get_ident, read, watcher = threading.get_ident, nn.Module.__getattribute__, self._watcher
         thread = get_ident()
 
-        def note(what: Callable[..., None], *args: Any) -> None:
+        def note(what: Callable[..., object], *args: Any) -> None:
             if watcher.is_watching and get_ident() == thread:
                 try:
                     what(*args)
-                except Exception as error:  # The call, in the midst of which this runs, must go on.
-                    self._suspect(f"what it reads cannot be kept: {type(error).__name__}: {error}")
+                except Exception as error:  # A call that runs for real must go on.
+                    # Of several reasons the first is kept.
+                    self._refuse(f"what it reads cannot be kept: {type(error).__name__}: {error}")
 
         def observe(module: nn.Module, name: str) -> Any:
             try:
                 value = read(module, name)
             except AttributeError:
                 if type(module).__getattr__ is not nn.Module.__getattr__:
-                    if watcher.is_watching and get_ident() == thread:
-                        self._suspect(
-                            f"it reads {name!r} of a module with a __getattr__ of its own"
-                        )
+                    note(self._refuse, f"it reads {name!r} of a module with its own __getattr__")
                     raise
                 # What __getattr__ would find, in a tenth of the time.
                 child = read(module, "__dict__").get("_modules", {}).get(name)
@@ -137,40 +138,20 @@ class ModelReads:
                     return child
                 note(self._note_member, module, name)
                 raise
-            if name not in MODULE_INTERNALS:
+            if name not in _MODULE_INTERNALS:
                 note(self._note_read, module, name, value)
-            elif name in SIDE_DOORS:
+            elif name in _SIDE_DOORS:
                 if origin_of(sys._getframe(1).f_code.co_filename) is Origin.USER:
                     note(self._note_side_door, module, name)
-            elif name not in OWN_ATTRIBUTES and name in read(module, "__dict__"):
+            elif name not in _OWN_ATTRIBUTES and name in read(module, "__dict__"):
                 note(self._note_read, module, name, value)
             return value
 
-        init, has_torch_function = nn.Module.__init__, overrides.has_torch_function
-
-        def has_override(args: Iterable[Any]) -> bool:
-            # Layers of torch would take another path for the mode that shows their calls.
-            values = [*args]
-            is_recorded = get_ident() == thread and not any(
-                issubclass(type(value), torch.Tensor) and type(value) not in _PLAIN_TENSORS
-                for value in values
-            )
-            return not is_recorded and has_torch_function(values)
-
-        def observe_init(module: nn.Module, *args: Any, **kwargs: Any) -> None:
-            if watcher.is_watching and get_ident() == thread:
-                self.made[id(module)] = module
-            init(module, *args, **kwargs)
-
         previous = vars(nn.Module).get("__getattribute__")
         nn.Module.__getattribute__ = observe  # type: ignore[assignment,method-assign]
-        overrides.has_torch_function = has_override
-        nn.Module.__init__ = observe_init  # type: ignore[assignment,method-assign]
         try:
             yield
         finally:
-            overrides.has_torch_function = has_torch_function
-            nn.Module.__init__ = init  # type: ignore[method-assign]
             if previous is None:
                 del nn.Module.__getattribute__
             else:
@@ -180,7 +161,7 @@ class ModelReads:
         for cls in opened_class.__mro__:
             if cls is nn.Module or cls in self._noted_classes:
                 break
-            self._noted_classes.add(cls)
+            self._noted_classes[cls] = None
             if origin_of(file_of(cls)) is Origin.USER:
                 self._snapshot.keep_class(path, cls)
                 for value in vars(cls).values():
@@ -192,7 +173,7 @@ class ModelReads:
             self._facts.add_type(path, module)
             return
         if name != "forward" or path is None or name in vars(module):
-            self._suspect(f"it reads the attribute {name!r} of a module")
+            self._refuse(f"it reads the attribute {name!r} of a module")
             return
         self._facts.add_direct_call(path, module)
         self._note_class(path, type(module))
@@ -215,26 +196,23 @@ class ModelReads:
             return
         if isinstance(value, nn.Module):
             return
+        self._watcher.refuse_cached(value)
         is_own = name in object.__getattribute__(module, "__dict__")
         # A method, or a value that is computed: what it reads is noted of its own.
         static = inspect.getattr_static(type(module), name, None)
         if not is_own and (callable(value) or static is not value):
             return
         if draws_from_numpy(value):
-            self._suspect(f"it draws random numbers from numpy, by {name!r}")
+            self._refuse(f"it draws random numbers from numpy, by {name!r}")
         if hasattr(type(value), "__next__"):
-            self._suspect(f"it has an iterator, {name!r}")
+            self._refuse(f"it has an iterator, {name!r}")
         self._watcher.note_function(path or "", value)
-        if self.has_called_hooks and isinstance(value, CONTAINERS):
-            self._suspect(f"it reads {name!r} after the call of a module with hooks")
+        self._check_read(name, isinstance(value, CONTAINERS))
         if path is None:
-            self._suspect(f"it reads {name!r} of a module that is not registered as a submodule")
+            self._refuse(f"it reads {name!r} of a module that is not registered as a submodule")
         elif isinstance(value, torch.Tensor):
             # The graph looks it up by its path in each run.
-            own_path = f"{path}.{name}" if path else name
-            first = self.tensors.setdefault(id(value), own_path)
-            if first != own_path:
-                self._aliases.append((own_path, first))
+            self._note_path(value, f"{path}.{name}" if path else name)
             self._facts.add_member(path, name, value)
         else:
             self._facts.add_attribute(path, name, value)
@@ -249,6 +227,7 @@ class ModelReads:
         members = vars(module)
         if path is None or name in members.get("_modules", {}):
             return
+        self._check_read(name, False)
         for kind in ("_parameters", "_buffers"):
             if name in members.get(kind, {}):
                 self._facts.add_member(path, name, members[kind][name])
@@ -262,8 +241,7 @@ class ModelReads:
             if isinstance(module, torch.jit.ScriptModule):
                 self.paths.setdefault(id(module), path)
                 continue
-            if any("." in name for name in module._modules):
-                self._suspect("one of its submodules has a name with a dot")
+            self._has_dotted_names |= any("." in name for name in module._modules)
             first = self.paths.setdefault(id(module), path)
             if first != path:
                 self._aliases.append((path, first))
@@ -271,6 +249,9 @@ class ModelReads:
             for members in (module._parameters, module._buffers):
                 for name, tensor in members.items():
                     if tensor is not None:
-                        first = self.tensors.setdefault(id(tensor), prefix + name)
-                        if first != prefix + name:
-                            self._aliases.append((prefix + name, first))
+                        self._note_path(tensor, prefix + name)
+
+    def _note_path(self, tensor: torch.Tensor, path: str) -> None:
+        first = self.tensors.setdefault(id(tensor), path)
+        if first != path:
+            self._aliases.append((path, first))

@@ -14,17 +14,17 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx, nn, overrides
 
 from .arguments import has_tensor
 from .call_guards import STARS, compile_arguments, is_plain_torch, reason_against
 from .capture import Capture, paused_collector
-from .guards import Facts, ambient_state, forward_of
+from .guards import Facts, ambient_state, forward_of, runs_class_forward
 from .locks import TRACE_LOCK
 from .reads import ModelReads
 from .recording_watcher import RecordingWatcher, containers_in
@@ -43,7 +43,7 @@ from .torch_calls import (
     may_change,
     may_draw,
 )
-from .tracer import has_own_call
+from .tracer import Openness, has_own_call, is_leaf
 from .value_checks import ValueChanged, check_value, random_state
 from .values import TENSOR_CLASSES, UnknownValueError, Values, tensors_in
 from .watcher import no_profiler
@@ -206,9 +206,11 @@ class Tape:
         )
         self._function_mode = FunctionMode(self)
         self._dispatch_mode = DispatchMode(self)
-        self._reads = ModelReads(model, self._facts, self._snapshot, self._watcher, self.suspect)
+        self._reads = ModelReads(
+            model, self._facts, self._snapshot, self._watcher, self.suspect, self._check_read
+        )
         self._reads.paths[id(owner)] = ""
-        self._is_leaf = is_leaf or self._reads.is_leaf
+        self._is_leaf = is_leaf or _is_leaf
         self._graph = fx.Graph()
         self._stack: dict[str, tuple[str, Any]] = {}
         self._values = Values(self._create_node, self._find)
@@ -237,7 +239,13 @@ class Tape:
         _state.tape = self
         try:
             with self._patches:
-                patches = (no_profiler(), self._reads.observed(), self._called_modules())
+                patches = (
+                    no_profiler(),
+                    self._reads.observed(),
+                    self._called_modules(),
+                    self._made_modules(),
+                    self._layers_as_usual(),
+                )
                 for patch in patches if self.reason is None else ():
                     self._patches.enter_context(patch)
                 output = self._run(call)
@@ -327,6 +335,42 @@ class Tape:
         finally:
             nn.Module.__call__ = original  # type: ignore[method-assign]
 
+    @contextlib.contextmanager
+    def _made_modules(self) -> Iterator[None]:
+        """See each module that this thread makes."""
+        init, thread, get_ident = nn.Module.__init__, self._thread, threading.get_ident
+
+        def note_and_init(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+            if self._watcher.is_watching and get_ident() == thread:
+                self._reads.made[id(module)] = module
+            init(module, *args, **kwargs)
+
+        nn.Module.__init__ = note_and_init  # type: ignore[assignment,method-assign]
+        try:
+            yield
+        finally:
+            nn.Module.__init__ = init  # type: ignore[method-assign]
+
+    @contextlib.contextmanager
+    def _layers_as_usual(self) -> Iterator[None]:
+        """Let layers of torch take the path that they take without a mode that sees their calls."""
+        has_torch_function = overrides.has_torch_function
+        thread, get_ident = self._thread, threading.get_ident
+
+        def has_override(args: Iterable[Any]) -> bool:
+            values = [*args]
+            is_recorded = get_ident() == thread and not any(
+                issubclass(type(value), torch.Tensor) and type(value) not in TENSOR_CLASSES
+                for value in values
+            )
+            return not is_recorded and has_torch_function(values)
+
+        overrides.has_torch_function = has_override
+        try:
+            yield
+        finally:
+            overrides.has_torch_function = has_torch_function
+
     def _module_called(
         self, original: Any, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
@@ -406,7 +450,6 @@ class Tape:
             if self._watcher.has_changed_context():
                 self.suspect("it sets a context variable around the call of a module with hooks")
             self._opaque = path
-            self._reads.has_called_hooks = True
         self._has_drawn |= not is_layer or may_draw(module)
         self._has_changed |= not is_layer or may_change(module)
         self._note_result(node, output, may_be_plain=False)
@@ -556,6 +599,11 @@ class Tape:
         self._note_metadata((tensor,))
         items = self.function_called(torch.Tensor.unbind, (), (tensor, 0), {})
         return iter(items)
+
+    def _check_read(self, name: str, is_container: bool) -> None:
+        """Give up where the code reads what hooks may have changed in a way that is not seen."""
+        if is_container and self._opaque is not None:
+            self.suspect(f"it reads {name!r} after the call of {self._opaque!r}, which has hooks")
 
     def _note_metadata(self, args: tuple[Any, ...]) -> None:
         """The code asks for more of a tensor than its values."""
@@ -768,6 +816,11 @@ _REFUSED_MODULES = ("torch.autograd.", "torch.func.", "torch.utils.", "torch._hi
 
 # Global names of generated code, which a parameter would hide.
 _RESERVED_NAMES = frozenset({"self", *fx.graph._custom_builtins})
+
+
+def _is_leaf(module: nn.Module) -> bool:
+    """Whether ``module`` is called as it is: torch's own, and what must not be opened."""
+    return is_leaf(module, "", Openness()) or not runs_class_forward(module)
 
 
 def _holds_tensors(value: Any) -> bool:

@@ -8,17 +8,15 @@ in (:mod:`.real_calls`), and in-place operators stay in place (:mod:`.proxies`).
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import enum
 import inspect
 import os
 import re
-import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -29,8 +27,8 @@ from torch.fx.immutable_collections import immutable_dict, immutable_list
 from .arguments import has_tensor
 from .closing import Effects, closed_frame, effects_of
 from .errors import CaptureError
-from .guards import Facts, ambient_state, forward_of, has_hooks, members_in, runs_hooks, truncate
-from .marks import SLOT, is_compiled
+from .guards import Facts, ambient_state, forward_of, has_hooks, runs_hooks, truncate
+from .marks import is_compiled
 from .proxies import (
     GIVES_TENSOR,
     INPLACE_OPERATORS,
@@ -39,10 +37,11 @@ from .proxies import (
     gives_unknown,
     is_tracing_code,
 )
+from .reads import ModelReads
 from .real_calls import RealCalls
 from .recording import ClosedFrame
-from .snapshot import CONTAINERS, Snapshot, is_same, slots_of
-from .soundness import Origin, draws_from_numpy, file_of, origin_of, place_in, unsound_reason
+from .snapshot import CONTAINERS, Snapshot, is_same
+from .soundness import Origin, file_of, origin_of, place_in, unsound_reason
 from .watcher import CallWatcher, no_profiler
 
 __all__ = [
@@ -53,22 +52,6 @@ __all__ = [
     "reason_to_close",
     "runs_no_python",
 ]
-
-# What nn.Module keeps for itself.
-OWN_ATTRIBUTES = (frozenset(vars(nn.Module())) | {SLOT}) - {"training"}
-
-# The same with its methods: reading it is no fact of its own, but for what holds its members.
-MODULE_INTERNALS = (OWN_ATTRIBUTES | {*dir(nn.Module)}) - {
-    "training", "_modules", "_parameters", "_buffers"
-}  # fmt: skip
-
-# Reading them of a module tells more of it than its attributes.
-SIDE_DOORS = frozenset(
-    {
-        "__class__", "__dict__", "_backward_hooks", "_backward_pre_hooks", "_forward_hooks",
-        "_forward_pre_hooks", "forward",
-    }
-)  # fmt: skip
 
 _PLAIN_DEFAULTS = (bool, int, str)
 
@@ -171,14 +154,10 @@ class CaptureTracer(fx.Tracer):
             lambda: any(map(gives_unknown, self.graph.nodes)),
         )
         self._ambient: tuple[Any, ...] | None = None
-        self._paths: dict[int, str] = {}
-        self._tensors: dict[int, str] = {}
-        self._aliases: list[tuple[str, str]] = []
-        self._name_members()
+        self._reads = ModelReads(
+            model, self.facts, snapshot, self.watcher, self.refuse, self._check_effects
+        )
         self._containers: list[tuple[str, Any, Any]] = []
-        self._children: dict[str, nn.Module] = {}
-        self._opened_paths: dict[str, None] = {}
-        self._noted_classes: dict[type, None] = {}
         self._texts: list[tuple[str, str]] = []
 
     def capture(self) -> fx.Graph:
@@ -197,8 +176,8 @@ class CaptureTracer(fx.Tracer):
         if self._call is not None:
             inspect.signature(forward).bind(self._model, *self._call[0], **self._call[1])
         try:
-            self._note_module("", self._model)
-            with no_profiler(), _observed_reads(self):
+            self._reads.note_module("", self._model)
+            with no_profiler(), self._reads.observed():
                 graph = self.trace(self._model)
         except _ERRORS as error:
             self.watcher.restore_containers(is_complete=False)
@@ -224,8 +203,9 @@ class CaptureTracer(fx.Tracer):
         if self._reason is not None:
             raise self.error(self._reason)
         self._check_inplace(graph)
-        self._note_aliases(graph)
-        self._note_children()
+        self._reads.note_end(
+            {str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")}
+        )
         return graph
 
     def error(self, reason: str) -> CaptureError:
@@ -320,7 +300,7 @@ class CaptureTracer(fx.Tracer):
 
     def path_of_module(self, mod: nn.Module) -> str:
         """Return the path of ``mod`` from the root."""
-        path = self._paths.get(id(mod))
+        path = self._reads.paths.get(id(mod))
         if path is None:
             self.refuse(f"it calls a {type(mod).__qualname__} that is not a submodule of the model")
         return path
@@ -384,7 +364,7 @@ class CaptureTracer(fx.Tracer):
         self._opened.append((path, m))
         place = ""
         try:
-            self._note_module(path, m)
+            self._reads.note_module(path, m)
             self._is_called_whole = False
             output = super().call_module(m, self.watcher.watched(forward), args, kwargs)
             if self._reason is None:
@@ -410,8 +390,8 @@ class CaptureTracer(fx.Tracer):
     def _growing_parts(self) -> list[Any]:
         """Return the lists and dicts to which the trace of a forward adds."""
         return [
-            self._containers, self._children, self._opened_paths, self._noted_classes,
-            self._texts, self._effects, self.closed, self.constants, *self.watcher.growing_parts(),
+            self._containers, self._texts, self._effects, self.closed, self.constants,
+            *self._reads.growing_parts(), *self.watcher.growing_parts(),
         ]  # fmt: skip
 
     def _last_node(self) -> fx.Node:
@@ -467,7 +447,7 @@ class CaptureTracer(fx.Tracer):
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
         """Return a proxy for a parameter of the model, and other values as they are."""
         if isinstance(attr_val, nn.Parameter) and threading.get_ident() == self._thread:
-            name = self._tensors.get(id(attr_val))
+            name = self._reads.tensors.get(id(attr_val))
             if name is not None:
                 proxies = self._parameter_proxies
                 if name not in proxies:
@@ -543,102 +523,7 @@ class CaptureTracer(fx.Tracer):
 
     # What is noted on the way
 
-    def note_side_door(self, module: nn.Module, name: str) -> None:
-        """Code of the model read the ``__dict__`` of ``module`` or its forward."""
-        path = self._paths.get(id(module))
-        if name == "__class__" and path is not None:
-            self.facts.add_type(path, module)
-            return
-        if name != "forward" or path is None or name in vars(module):
-            self.refuse(f"it reads the attribute {name!r} of a module")
-        self.facts.add_direct_call(path, module)
-        self._note_class(path, type(module))
-
-    def note_child(self, module: nn.Module, name: str, child: nn.Module) -> None:
-        """The submodule ``name`` of ``module`` was read as an attribute."""
-        path = self._paths.get(id(module))
-        if path is not None:
-            self._children.setdefault(f"{path}.{name}" if path else name, child)
-
-    def _note_children(self) -> None:
-        """Note of the submodules that were read what the code may have asked about them."""
-        tested = {id(module) for module in self.watcher.tested_modules}
-        for path, child in self._children.items():
-            if self.watcher.asks_for_types and child is not None:
-                self.facts.add_type(path, child)
-            elif path.rpartition(".")[2] in self.watcher.tested_attributes or id(child) in tested:
-                self.facts.add_presence(path)
-
-    def _note_module(self, path: str, module: nn.Module) -> None:
-        if slots_of(module):
-            self.suspect("its class keeps a state in __slots__")
-        if type(module).__getattr__ is not nn.Module.__getattr__:
-            self.suspect("its class has a __getattr__ of its own")
-        if "parametrizations" in module._modules:
-            self.suspect("it is parametrized, and what that computes may be cached")
-        self.facts.add_module(path, module)
-        self._opened_paths[path] = None
-        self._note_class(path, type(module))
-
-    def _note_class(self, path: str, opened_class: type) -> None:
-        for cls in opened_class.__mro__:
-            if cls is nn.Module or cls in self._noted_classes:
-                break
-            self._noted_classes[cls] = None
-            if origin_of(file_of(cls)) is Origin.USER:
-                self._snapshot.keep_class(path, cls)
-                for value in vars(cls).values():
-                    self.watcher.note_function(path, value)
-
-    def note_read(self, module: nn.Module, name: str, value: Any) -> None:
-        """Attribute ``name`` of ``module`` was read, by ordinary look-up."""
-        path = self._paths.get(id(module))
-        if name in ("_modules", "_parameters", "_buffers") and path is not None:
-            self.facts.add_members(path, module, name)
-            if name == "_modules":
-                for child_name, child in vars(module)[name].items():
-                    self.note_child(module, child_name, child)
-            return
-        if isinstance(value, nn.Module):
-            return
-        self.watcher.refuse_cached(value)
-        is_own = name in object.__getattribute__(module, "__dict__")
-        # A method, or a value that is computed: what it reads is noted of its own.
-        if not is_own and (callable(value) or _static(type(module), name) is not value):
-            return
-        if draws_from_numpy(value):
-            self.refuse(f"it draws random numbers from numpy, by {name!r}")
-        if hasattr(type(value), "__next__"):
-            self.refuse(f"it has an iterator, {name!r}")
-        self.watcher.note_function(path or "", value)
-        self._check_effects(name, is_container=isinstance(value, CONTAINERS))
-        if path is None:
-            self.suspect(f"it reads {name!r} of a module that is not registered as a submodule")
-        elif isinstance(value, torch.Tensor):
-            # The graph looks it up by its path in each run.
-            self.facts.add_member(path, name, value)
-        else:
-            self.facts.add_attribute(path, name, value)
-            for member in members_in(value):
-                known = self._paths.get(id(member)) or self._tensors.get(id(member))
-                if known:
-                    self.facts.add_identity(known, member)
-
-    def note_member(self, module: nn.Module, name: str) -> None:
-        """Attribute ``name`` of ``module`` was looked for among its members."""
-        path = self._paths.get(id(module))
-        members = vars(module)
-        if path is None or name in members.get("_modules", {}):
-            return
-        self._check_effects(name)
-        for kind in ("_parameters", "_buffers"):
-            if name in members.get(kind, {}):
-                self.facts.add_member(path, name, members[kind][name])
-                return
-        if type(module).__getattr__ is nn.Module.__getattr__:
-            self.facts.add_absence(path, name)
-
-    def _check_effects(self, name: str, *, is_container: bool = False) -> None:
+    def _check_effects(self, name: str, is_container: bool) -> None:
         """Refuse to read what a call that was made before may have changed."""
         if any(effects.may_change(name, is_container=is_container) for effects in self._effects):
             self.refuse(f"it reads {name!r}, which a module that it called before may change")
@@ -651,7 +536,7 @@ class CaptureTracer(fx.Tracer):
 
     def note_metadata(self, tensor: Any) -> None:
         """The shape or another property of a real tensor was read."""
-        path = self._tensors.get(id(tensor)) or self.tensor_attrs.get(tensor)
+        path = self._reads.tensors.get(id(tensor)) or self.tensor_attrs.get(tensor)
         if path is not None:
             self.facts.add_metadata(path, tensor)
 
@@ -676,7 +561,7 @@ class CaptureTracer(fx.Tracer):
         return self._argument(name, proxy[key] if has_tensor(item) else None, item)
 
     def _name_of_tensor(self, tensor: torch.Tensor) -> str:
-        name = self._tensors.get(id(tensor)) or self.tensor_attrs.get(tensor)
+        name = self._reads.tensors.get(id(tensor)) or self.tensor_attrs.get(tensor)
         if name is None:
             if not self._snapshot.has_tensor(tensor):
                 self.refuse("it makes a tensor by other means than functions of torch")
@@ -684,7 +569,7 @@ class CaptureTracer(fx.Tracer):
             while hasattr(self._model, name):
                 name += "_"
             self.constants[name] = tensor
-            self._tensors[id(tensor)] = name
+            self._reads.tensors[id(tensor)] = name
         return name
 
     def _check_inplace(self, graph: fx.Graph) -> None:
@@ -706,34 +591,6 @@ class CaptureTracer(fx.Tracer):
                     stack = node.meta.get("nn_module_stack") or {"": ("", None)}
                     path, _ = next(reversed(stack.values()))
                     raise Restart({path: reason}) if path else self.error(reason)
-
-    def _name_members(self) -> None:
-        """Find the paths of all modules and tensors; the graph knows each by its first path."""
-        for path, module in self._model.named_modules(remove_duplicate=False):
-            if isinstance(module, torch.jit.ScriptModule):
-                self._paths.setdefault(id(module), path)
-                continue
-            if any("." in name for name in module._modules):
-                self.suspect("one of its submodules has a name with a dot")
-            first = self._paths.setdefault(id(module), path)
-            if first != path:
-                self._aliases.append((path, first))
-            prefix = f"{path}." if path else ""
-            for members in (module._parameters, module._buffers):
-                for name, tensor in members.items():
-                    if tensor is not None:
-                        first = self._tensors.setdefault(id(tensor), prefix + name)
-                        if first != prefix + name:
-                            self._aliases.append((prefix + name, first))
-
-    def _note_aliases(self, graph: fx.Graph) -> None:
-        """Note what has several paths and is part of the graph."""
-        if self._aliases:
-            targets = {str(n.target) for n in graph.nodes if n.op in ("call_module", "get_attr")}
-            targets |= self._opened_paths.keys()
-            for path, first in self._aliases:
-                if first in targets:
-                    self.facts.add_alias(path, first)
 
 
 def class_key(cls: type) -> str:
@@ -816,10 +673,6 @@ def _is_rebuilt(value: Any) -> bool:
     )
 
 
-def _static(cls: type, name: str) -> Any:
-    return inspect.getattr_static(cls, name, None)
-
-
 def _plain_default(parameter: inspect.Parameter) -> Any:
     """Return the default of ``parameter`` where code can spell it, or None.
 
@@ -845,47 +698,3 @@ def _place_of(error: BaseException) -> str:
         if origin_of(frame.filename) is Origin.USER:
             return f' (File "{frame.filename}", line {frame.lineno}, in {frame.name})'
     return ""
-
-
-@contextlib.contextmanager
-def _observed_reads(tracer: CaptureTracer) -> Iterator[None]:
-    """Tell ``tracer`` of each attribute of a module that its thread reads."""
-    get_ident, read, watcher = threading.get_ident, nn.Module.__getattribute__, tracer.watcher
-    thread = get_ident()
-
-    def observe(module: nn.Module, name: str) -> Any:
-        try:
-            value = read(module, name)
-        except AttributeError:
-            if type(module).__getattr__ is not nn.Module.__getattr__:
-                if watcher.is_watching and get_ident() == thread:
-                    tracer.suspect(f"it reads {name!r} of a module with a __getattr__ of its own")
-                raise
-            # What __getattr__ would find, in a tenth of the time.
-            child = read(module, "__dict__").get("_modules", {}).get(name)
-            if child is not None:
-                if watcher.is_watching and get_ident() == thread:
-                    tracer.note_child(module, name, child)
-                return child
-            if watcher.is_watching and get_ident() == thread:
-                tracer.note_member(module, name)
-            raise
-        if watcher.is_watching and get_ident() == thread:
-            if name not in MODULE_INTERNALS:
-                tracer.note_read(module, name, value)
-            elif name in SIDE_DOORS:
-                if origin_of(sys._getframe(1).f_code.co_filename) is Origin.USER:
-                    tracer.note_side_door(module, name)
-            elif name not in OWN_ATTRIBUTES and name in read(module, "__dict__"):
-                tracer.note_read(module, name, value)
-        return value
-
-    previous = vars(nn.Module).get("__getattribute__")
-    nn.Module.__getattribute__ = observe  # type: ignore[assignment,method-assign]
-    try:
-        yield
-    finally:
-        if previous is None:
-            del nn.Module.__getattribute__
-        else:
-            nn.Module.__getattribute__ = previous  # type: ignore[method-assign]
