@@ -17,11 +17,13 @@ from .clock import DEFAULT_CLOCK, Clock, is_in_seconds
 from .codegen import INSERTED, TimedCodeGen, is_inserted
 from .packing import PackedGraph, pack_graph, unpack_graph
 from .recorder import Recorder, commit
+from .value_checks import check_length
 
 __all__ = [
     "TimedGraphModule",
     "TimestampPass",
     "insert_timestamps",
+    "is_row",
     "is_timed",
     "recorder_name",
     "strip_timestamps",
@@ -35,9 +37,10 @@ UNTIMED_OPS = frozenset({"placeholder", "output"})
 def insert_timestamps(graph: fx.Graph, recorder: str, clock: Clock = DEFAULT_CLOCK) -> int:
     """Put readings of ``clock`` around every node of ``graph``, and one commit at the end.
 
-    Neighbours share a reading, so k nodes (all but placeholders and output) get k + 1 of them.
-    The order of the nodes and the lifetimes of their values stay as they were. Default code
-    generation becomes that of :class:`TimedCodeGen`, which differs for inserted nodes alone.
+    Neighbours share a reading, so k nodes (all but placeholders and output) get k + 1 of them. A
+    check of a length belongs to the node that follows it. The order of the nodes and the
+    lifetimes of their values stay as they were. Default code generation becomes that of
+    :class:`TimedCodeGen`, which differs for inserted nodes alone.
 
     Args:
         graph: is changed in place. It must not be timed already.
@@ -48,7 +51,7 @@ def insert_timestamps(graph: fx.Graph, recorder: str, clock: Clock = DEFAULT_CLO
         How many readings a run of the graph gives.
     """
     nodes = list(graph.nodes)
-    timed = [node for node in nodes if node.op not in UNTIMED_OPS]
+    timed = [node for node in nodes if node.op not in UNTIMED_OPS and is_row(node)]
     first = next((node for node in nodes if node.op != "placeholder"), None)
     output = next((node for node in reversed(nodes) if node.op == "output"), None)
     readings: list[fx.Node] = []
@@ -79,6 +82,11 @@ def insert_timestamps(graph: fx.Graph, recorder: str, clock: Clock = DEFAULT_CLO
 
 def _last(nodes: list[fx.Node]) -> fx.Node | None:
     return nodes[-1] if nodes else None
+
+
+def is_row(node: fx.Node) -> bool:
+    """Whether ``node`` stands for something that the model does."""
+    return not is_inserted(node) and node.target is not check_length
 
 
 def is_timed(graph: fx.Graph) -> bool:

@@ -8,13 +8,14 @@ import operator
 import os
 import sys
 import types
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import torch
 from torch import fx, nn
 
 from .soundness import Origin, origin_of, place_in
+from .value_checks import check_length
 
 __all__ = [
     "GIVES_TENSOR",
@@ -117,6 +118,13 @@ class Proxy(fx.Proxy):
                 )
         return type(self)
 
+    def __iter__(self) -> Iterator[fx.Proxy]:
+        length = _unpacked_length(sys._getframe(1))
+        if length is None:
+            return cast(Iterator[fx.Proxy], self.tracer.iter(self))
+        self.tracer.create_proxy("call_function", check_length, (self, length), {})
+        return (operator.getitem(self, index) for index in range(length))
+
     def __repr__(self) -> str:
         text: str = self.tracer.text_of(self)
         return text
@@ -130,6 +138,14 @@ class Attribute(Proxy, fx.proxy.Attribute):
     """An attribute of a traced value, or a method that is about to be called."""
 
     _own_names = frozenset({"_node", "attr", "root", "tracer"})
+
+
+def _unpacked_length(frame: types.FrameType) -> int | None:
+    """Return into how many names ``frame`` is about to unpack a value; None if it is not."""
+    if _opname(frame) != "UNPACK_SEQUENCE":
+        return None
+    instructions = dis.get_instructions(frame.f_code)
+    return next(int(one.argval) for one in instructions if one.offset == frame.f_lasti)
 
 
 def _opname(frame: types.FrameType) -> str:

@@ -1,4 +1,4 @@
-"""What a recorded graph calls to check that a tensor's value is the one it was recorded for."""
+"""What graphs call to check that a value is such as the code that they stand for takes it for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-__all__ = ["ValueChanged", "check_value", "random_state"]
+__all__ = ["ValueChanged", "check_length", "check_value", "random_state"]
 
 
 class ValueChanged(Exception):
@@ -47,3 +47,18 @@ def check_value(
     for generator, state in states or ():
         generator.set_state(state)
     raise ValueChanged(f"a value that the graph relies on is {value!r}, not {expected!r}")
+
+
+@fx.node.has_side_effect
+def check_length(value: Any, length: int) -> None:
+    """Go on only if ``value`` can be unpacked into ``length`` names, as in ``b, c = value``.
+
+    A traced graph takes one item after the other, and would not miss or find too many of them.
+
+    Raises:
+        TypeError: it is no container, in Python's words.
+        ValueError: it has another length, in Python's words.
+    """
+    sizes = value.shape if isinstance(value, torch.Tensor) else (len(value),)
+    if sizes[:1] != (length,):
+        exec(f"[{'_, ' * length}] = value", {"value": value})

@@ -16,11 +16,12 @@ from .arguments import call_key, kind_of
 from .capture import Capture, capture, paused_collector
 from .clock import Clock
 from .closing import closed_frame, sees_recording
-from .codegen import TimedCodeGen, has_registered_targets, is_inserted
+from .codegen import TimedCodeGen, has_registered_targets
 from .errors import CaptureError
 from .insertion import (
     UNTIMED_OPS,
     insert_timestamps,
+    is_row,
     is_timed,
     make_timed,
     strip_timestamps,
@@ -386,7 +387,7 @@ class Graphs:
             self._on_holder.update(extra)
             self.set_holder(self.holder)
             graph_module = _view(self.model, graph, extra)
-            nodes = tuple(node for node in graph.nodes if not is_inserted(node))
+            nodes = tuple(node for node in graph.nodes if is_row(node))
             variant = Variant(
                 graph_module,
                 type(graph_module).forward,

@@ -7,6 +7,7 @@ import cProfile
 import functools
 import gc
 import inspect
+import operator
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -235,7 +236,8 @@ class CallWatcher:
         return unsound_reason(code)
 
     def _is_harmless(self, function: Any) -> bool:
-        return is_harmless(function)
+        # A proxy is another object than the one that it stands for.
+        return is_harmless(function) and function not in (operator.is_, operator.is_not)
 
     def _is_harmless_stdlib(self, code: types.CodeType) -> bool:
         return is_harmless_stdlib(code)

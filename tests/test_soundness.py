@@ -839,3 +839,38 @@ def test_a_test_for_true_is_that_of_the_value():
     timed = instrument(IsTrue())
     for x in (torch.ones(2, 3), torch.ones(3, 2).t()):
         assert torch.equal(timed(x), IsTrue()(x))
+
+
+class Unpacks(nn.Module):
+    def forward(self, x):
+        rows, columns = x.shape
+        first, second = (x * 2).chunk(2, -1)
+        (only,) = first[:1]
+        return second.reshape(rows, columns // 2) + only
+
+
+def test_unpacking_finds_values_of_another_length():
+    timed = instrument(Unpacks())
+    shapes = (2, 4), (2, 3, 4), (4,), (), (2, 1), (0, 4), (3, 2)
+    for shape in shapes:
+        effects = [
+            effects_of_calls(model, lambda shape=shape: (torch.ones(shape),), 1)[0][0]
+            for model in (timed, Unpacks())
+        ]
+        assert effects[0] == effects[1]
+    names = [node.name for node in fx.symbolic_trace(Unpacks()).graph.nodes]
+    assert [row.name for row in timed.report().rows] == names
+    copied = copy.deepcopy(timed)
+    with pytest.raises(ValueError, match="too many values"):
+        copied(torch.ones(2, 3, 4))
+
+
+class AsksByFunction(nn.Module):
+    def forward(self, x, y):
+        return x + 1 if operator.is_(x, y) else x - y
+
+
+def test_identity_that_is_asked_for_by_a_function_is_that_of_the_values():
+    timed = instrument(AsksByFunction())
+    for args in ((X, X), (X, X.clone()), (X, X)):
+        assert torch.equal(timed(*args), AsksByFunction()(*args))
