@@ -156,7 +156,7 @@ class Values:
         if cls is tuple or cls is list:
             return cls([rebuilt(item) for item in value])
         if isinstance(value, tuple) and hasattr(cls, "_fields") and cls.__mro__[1] is tuple:
-            return cls(*map(rebuilt, value))
+            return self._create("call_function", cls, tuple(map(rebuilt, value)), {})
         if cls is dict and all(type(key) is str for key in value):
             return {key: rebuilt(item) for key, item in value.items()}
         if cls is dict or cls is collections.OrderedDict:

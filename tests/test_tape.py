@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import os
 import re
+import sys
 import threading
 import time
 import warnings
@@ -285,6 +286,7 @@ class Result:
         lambda x: (x, [x + 1], {"a": x}),
         lambda x: collections.OrderedDict(b=x + 1, a=None),
         lambda x: Pair(x, (x * 2, "text", 1.5)),
+        lambda x: [Pair(x, Pair(x * 2, 3))],
         lambda x: Result(x + 1),
         lambda x: Result(x + 1, [x]),
         lambda x: {1: x + 1},
@@ -295,7 +297,7 @@ class Result:
         lambda x: x.shape[0],
     ],
     ids=[
-        "nested", "OrderedDict", "namedtuple", "dataclass", "dataclass2", "dict", "result",
+        "nested", "OrderedDict", "namedtuple", "namedtuples", "dataclass", "dataclass2", "dict", "result",
         "split", "input", "None", "int",
     ],
 )  # fmt: skip
@@ -584,6 +586,9 @@ def test_modes_that_change_nothing_are_seen_through():
     assert "grad mode" in record(model, (X,)).reason
 
 
+@pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="Python 3.10 does not tell where a `try` statement ends"
+)
 def test_python_that_is_decided_by_what_is_guarded_is_seen_through():
     def forward(self, x, scale=None, *more, flag=False, **rest):
         try:
