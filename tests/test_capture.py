@@ -524,6 +524,10 @@ ADVICE = {
     AsksType: r"use isinstance\(\)",
     DataDependent: r"torch\.where",
     ReadsValue: "keep to tensor operations",
+    GlobalCount: "return the value",
+    Generator: "return a list",
+    AsksHasattr: "keep it as a plain attribute",
+    AsksMatch: "decide by a plain attribute",
 }
 
 
