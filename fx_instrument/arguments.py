@@ -50,10 +50,13 @@ def call_key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Kind:
     Raises:
         TypeError: an argument is of a kind that no graph can be sure of, or is not hashable.
     """
-    kinds = [torch.Tensor if isinstance(arg, torch.Tensor) else kind_of(arg) for arg in args]
-    if not kwargs:
-        return tuple(kinds)
-    return tuple(kinds), tuple((name, kind_of(value)) for name, value in kwargs.items())
+    try:
+        kinds = [torch.Tensor if isinstance(arg, torch.Tensor) else kind_of(arg) for arg in args]
+        if not kwargs:
+            return tuple(kinds)
+        return tuple(kinds), tuple((name, kind_of(value)) for name, value in kwargs.items())
+    except RecursionError:
+        raise TypeError("container that holds itself") from None
 
 
 def has_tensor(value: Any) -> bool:

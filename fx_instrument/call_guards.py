@@ -56,17 +56,29 @@ def is_plain_torch() -> bool:
         and torch._C._len_torch_dispatch_stack() == 0
         and torch._C._functorch.peek_interpreter_stack() is None
         and torch._C._get_tracing_state() is None
+        and not _has_saved_tensors_hooks()
     )
 
 
+def _has_saved_tensors_hooks() -> bool:
+    """Whether this thread has hooks that see each tensor which autograd keeps."""
+    # torch 2.6 has no way to tell.
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return top is not None and top(False) is not None
+
+
 def compile_arguments(
-    signature: inspect.Signature, inputs: Iterable[tuple[str, torch.Tensor]]
+    signature: inspect.Signature,
+    inputs: Iterable[tuple[str, torch.Tensor]],
+    *,
+    may_have_attributes: bool,
 ) -> Callable[..., bool]:
     """Return a function that tells whether the tensors of a call are like those of another.
 
     Args:
         signature: of the forward, which that function has, too.
         inputs: the tensors of the other call, each with an expression that leads to it.
+        may_have_attributes: whether attributes that a tensor was given make no difference.
     """
     namespace: dict[str, Any] = {}
 
@@ -95,6 +107,8 @@ def compile_arguments(
         variable = constant(None)
         lines.append(f"{variable} = {place}")
         lines.append(f"if {differs_from(variable, tensor, constant)}: return False")
+        if not may_have_attributes:
+            lines.append(f"if {variable}.__dict__: return False")
         lines.append(f"if {variable}.is_leaf is not {tensor.is_leaf}: return False")
     if len(first) > 1:
         # A parameter may have the name of a builtin function.

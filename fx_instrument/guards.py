@@ -10,6 +10,7 @@ import collections
 import enum
 import functools
 import io
+import itertools
 import logging
 import operator
 import reprlib
@@ -24,8 +25,7 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 
 from .marks import SLOT
-from .snapshot import kept_by, slots_of
-from .soundness import Origin, file_of, origin_of
+from .snapshot import is_users_class, is_users_module, items_of, kept_by, slots_of
 
 __all__ = [
     "Facts",
@@ -51,6 +51,7 @@ _IDENTICAL = (
     types.ModuleType, enum.Enum, logging.Logger,
     io.IOBase,
 )  # fmt: skip
+_METHODS = (types.FunctionType, classmethod, staticmethod, property)
 # Where the classes come from whose attributes do not change.
 _KNOWN_CLASSES = ("builtins", "collections", "torch", "numpy")
 _CONTAINERS = (list, tuple, set, frozenset, dict, collections.deque)
@@ -103,10 +104,12 @@ def freeze(value: Any, seen: dict[int, Any] | None = None) -> Any:
         return (_Same(value), kept) if kept else _Same(value)
     if isinstance(value, types.MethodType):
         return freeze((value.__func__, value.__self__), seen)
-    if _is_users_class(value):
+    if (owner := _owner_in_c(value)) is not None:
+        return freeze((value.__name__, owner), seen)
+    if is_users_class(value):
         seen[id(value)] = value
         return _Same(value), tuple((n, freeze(item, seen)) for n, item in plain_attributes(value))
-    if isinstance(value, types.ModuleType) and _is_users_module(value):
+    if is_users_module(value):
         raise UnfreezableError(f"it reads the Python module {value.__name__!r} as a value")
     if isinstance(value, _IDENTICAL):
         return _Same(value)
@@ -130,7 +133,7 @@ def freeze(value: Any, seen: dict[int, Any] | None = None) -> Any:
         held.append(frozenset(freeze(item, seen) for item in value))
     elif isinstance(value, dict):
         # Not the items that the object gives, which a subclass may make anew each time.
-        held += [(freeze(key, seen), freeze(item, seen)) for key, item in dict.items(value)]
+        held += [(freeze(key, seen), freeze(item, seen)) for key, item in items_of(value)]
     elif isinstance(value, np.ndarray):
         held += [value.shape, value.dtype.str, value.tobytes()]
     elif isinstance(value, functools.partial):
@@ -146,6 +149,14 @@ def freeze(value: Any, seen: dict[int, Any] | None = None) -> Any:
         held.append(tuple((name, freeze(item, seen)) for name, item in plain_attributes(cls)))
     held += [freeze(item, seen) for item in (slots, state) if item]
     return cls, tuple(held)
+
+
+def _owner_in_c(value: Any) -> Any:
+    """Return the object whose method ``value`` is, if that is written in C; or None."""
+    if isinstance(value, (types.BuiltinMethodType, types.MethodWrapperType)):
+        owner = value.__self__
+        return None if isinstance(owner, (type, types.ModuleType)) else owner
+    return None
 
 
 _Contents = list[tuple[Any, tuple[Any, ...]]]
@@ -170,7 +181,10 @@ def _contents_of(value: Any) -> _Contents | None:
         if isinstance(value, types.MethodType):
             waiting += (value.__func__, value.__self__)
             continue
-        if _is_users_class(value):
+        if (owner := _owner_in_c(value)) is not None:
+            waiting.append(owner)
+            continue
+        if is_users_class(value):
             classes |= dict.fromkeys(value.__mro__[:-1])
             continue
         if type(value) in _SCALARS or isinstance(value, (float, complex, *_IDENTICAL)):
@@ -202,7 +216,7 @@ def _contents_of(value: Any) -> _Contents | None:
 
 def _items_of(container: Any) -> tuple[Any, ...]:
     if isinstance(container, dict):
-        return (*dict.keys(container), *dict.values(container))
+        return tuple(itertools.chain.from_iterable(items_of(container)))
     if isinstance(container, types.FunctionType):
         return tuple(kept_by(container))
     if isinstance(container, types.MappingProxyType):
@@ -234,19 +248,6 @@ def plain_attributes(cls: type) -> list[tuple[str, Any]]:
     ]
 
 
-def _is_users_class(value: Any) -> bool:
-    """Whether ``value`` is a class that may keep a configuration."""
-    return (
-        isinstance(value, type)
-        and not issubclass(value, (nn.Module, torch.Tensor, BaseException))
-        and origin_of(file_of(value)) is Origin.USER
-    )
-
-
-def _is_users_module(value: types.ModuleType) -> bool:
-    return origin_of(getattr(value, "__file__", None) or "<frozen builtin>") is Origin.USER
-
-
 def _is_plain_object(value: Any) -> bool:
     """Whether ``value`` is an object that keeps a state in a dict, and does no more than that."""
     return (
@@ -267,7 +268,7 @@ def members_in(value: Any, depth: int = 3) -> list[Any]:
     if isinstance(value, types.MethodType):
         held: Iterable[Any] = [value.__self__]
     elif isinstance(value, dict):
-        held = dict.values(value)
+        held = [item for _, item in items_of(value)]
     elif isinstance(value, (list, tuple, collections.deque)):
         held = value
     elif type(value).__module__.startswith(_KNOWN_CLASSES) or isinstance(value, _IDENTICAL):
@@ -386,6 +387,13 @@ def has_global_hooks() -> bool:
         or torch_module._global_backward_pre_hooks
         or torch_module._global_backward_hooks
     )
+
+
+def _codes_of(method: Any) -> list[types.CodeType]:
+    """Return the code of a function, or that of those which a method wraps."""
+    wrapped = (getattr(method, name, None) for name in ("__func__", "fget", "fset", "fdel"))
+    functions = (method, *wrapped)
+    return [each.__code__ for each in functions if isinstance(each, types.FunctionType)]
 
 
 def truncate(part: Any, size: int) -> None:
@@ -570,19 +578,33 @@ class Facts:
         self._require(f"{self._module(path)} is not None", once=True)
 
     def add_class_attributes(self, cls: type, names: Iterable[str]) -> None:
-        """Code that names ``names`` may have read them of ``cls``, methods included."""
+        """Code that names ``names`` may have read them of ``cls``, methods included.
+
+        So it may of the class's own class, where that is a user's.
+        """
         for name in names:
             key = ("class attribute", cls, name)
-            owner = next((base for base in cls.__mro__ if name in vars(base)), None)
+            bases = (*cls.__mro__, *filter(is_users_class, type.mro(type(cls))))
+            owner = next((base for base in bases if name in vars(base)), None)
             if owner is None or key in self._seen or owner.__module__.startswith("torch."):
                 continue
             self._seen[key] = None
             value = vars(owner)[name]
-            if isinstance(value, (types.FunctionType, classmethod, staticmethod, property)):
+            if isinstance(value, _METHODS):
                 known = self._constant(value)
                 self._require(f"vars({self._constant(owner)}).get({name!r}) is {known}")
             elif not isinstance(value, (nn.Module, torch.Tensor)):
                 self._add_value(f"{self._constant(cls)}.{name}", getattr(cls, name))
+
+    def add_method(self, cls: type, code: types.CodeType) -> None:
+        """``code`` ran as the method of an object of ``cls``, or of ``cls`` itself."""
+        names = [
+            name
+            for base in cls.__mro__
+            for name, value in vars(base).items()
+            if isinstance(value, _METHODS) and code in _codes_of(value)
+        ]
+        self.add_class_attributes(cls, names)
 
     def add_function(self, function: types.FunctionType) -> None:
         """``function`` may be called, and reads what it keeps from call to call."""
@@ -607,6 +629,12 @@ class Facts:
         """The module at ``path`` has no attribute ``name``."""
         self._require(f"not hasattr({self._module(path)}, {name!r})", once=True)
 
+    def add_absence_in(self, owner: Any, name: str) -> None:
+        """A class or a Python module has no attribute ``name``."""
+        if ("absence", id(owner), name) not in self._seen:
+            self._seen["absence", id(owner), name] = None
+            self._require(f"not hasattr({self._constant(owner)}, {name!r})")
+
     def add_global(self, namespace: dict[str, Any], name: str) -> None:
         """The global ``name`` was there to be read."""
         if ("global", id(namespace), name) not in self._seen:
@@ -619,8 +647,8 @@ class Facts:
         """Return the names of the globals that were there to be read."""
         return [key[2] for key in self._seen if isinstance(key, tuple) and key[0] == "global"]
 
-    def add_attribute_of(self, value: Any, name: str) -> None:
-        """Attribute ``name`` of ``value``, a Python module or a class, was there to be read."""
+    def add_attribute_of(self, value: types.ModuleType, name: str) -> None:
+        """Attribute ``name`` of ``value``, a Python module, was there to be read."""
         if ("attribute", id(value), name) not in self._seen:
             self._seen[("attribute", id(value), name)] = None
             self._add_value(f"{self._constant(value)}.{name}", getattr(value, name))
@@ -654,6 +682,11 @@ class Facts:
         """All that can be asked of the tensor at ``path``, but for its values, was relied on."""
         owner, _, name = path.rpartition(".")
         self._add_tensor(f"member({self._module(owner)}, {name!r})", tensor)
+
+    def add_attributes_of_tensor(self, path: str, tensor: torch.Tensor) -> None:
+        """What the tensor at ``path`` has been given as attributes may have been read."""
+        expression = f"{self._value_at(path)}.__dict__"
+        self._require(f"freeze({expression}) == {self._constant(freeze(vars(tensor)))}", once=True)
 
     def add_constant(self, tensor: torch.Tensor) -> None:
         """The same of a tensor that is known by what it is."""

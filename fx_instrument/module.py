@@ -112,7 +112,8 @@ class Instrumentation:
         except ValueChanged:
             if variant is None:
                 raise
-            return self.run_without(module, [variant], args, kwargs)
+        # Not in the handler, where the model's code would find an exception in flight.
+        return self.run_without(module, [variant], args, kwargs)
 
     def run_without(
         self,
@@ -398,10 +399,11 @@ def _timed_class(model: nn.Module, state: Instrumentation) -> type[nn.Module]:
         try:
             return variant.run(self, *args, **kwargs)
         except ValueChanged:
-            return state.run_without(self, [variant], args, kwargs)
+            pass
         except BaseException:
             variant.recorder.abort()
             raise
+        return state.run_without(self, [variant], args, kwargs)
 
     if callable(own_forward) and not isinstance(model, torch.jit.ScriptModule):
         functools.update_wrapper(forward, own_forward)

@@ -75,8 +75,13 @@ def may_be_none(node: fx.Node) -> bool:
         return gives_unknown(node)
     if node.op == "call_function" and node.target is operator.getitem:
         source = node.args[0]
-        return isinstance(source, fx.Node) and may_be_none(source)
+        return isinstance(source, fx.Node) and (may_be_none(source) or _may_give_nones(source))
     return node.op == "call_function" and node.target is getattr
+
+
+def _may_give_nones(node: fx.Node) -> bool:
+    """Whether ``node`` calls a function of torch in Python, which may give None among others."""
+    return node.op == "call_function" and isinstance(node.target, types.FunctionType)
 
 
 class Proxy(fx.Proxy):

@@ -53,6 +53,8 @@ class ModelReads:
         made: modules that the call itself has made, by id: what is read of them is no fact.
         paths: of each module, by its id; the first of several.
         tensors: the path of each parameter and buffer, by its id; the first of several.
+        has_written: whether the code has set an attribute of a module.
+        read_tensors: the tensors of the model that were read as attributes, by their path.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class ModelReads:
         self.made: dict[int, nn.Module] = {}
         self.paths: dict[int, str] = {}
         self.tensors: dict[int, str] = {}
+        self.read_tensors: dict[str, torch.Tensor] = {}
         self._facts = facts
         self._snapshot = snapshot
         self._watcher = watcher
@@ -76,7 +79,9 @@ class ModelReads:
         self._children: dict[str, nn.Module] = {}
         self._opened_paths: dict[str, None] = {}
         self._noted_classes: dict[type, None] = {}
+        self._rewritten: dict[int, torch.Tensor] = {}
         self._has_dotted_names = False
+        self.has_written = False
         self._name_members(model)
 
     def growing_parts(self) -> list[Any]:
@@ -105,6 +110,9 @@ class ModelReads:
                 self._facts.add_type(path, child)
             elif path.rpartition(".")[2] in self._watcher.tested_attributes or id(child) in tested:
                 self._facts.add_presence(path)
+        for path, tensor in self.read_tensors.items():
+            if id(tensor) in self._rewritten:
+                self._facts.add_identity(path, tensor)
         targets = targets | self._opened_paths.keys()
         for path, first in self._aliases:
             if first in targets:
@@ -112,7 +120,7 @@ class ModelReads:
 
     @contextlib.contextmanager
     def observed(self) -> Iterator[None]:
-        """Note each attribute of a module that this thread reads."""
+        """Note each attribute of a module that this thread reads or sets, and what it makes."""
         get_ident, read, watcher = threading.get_ident, nn.Module.__getattribute__, self._watcher
         thread = get_ident()
 
@@ -147,15 +155,40 @@ class ModelReads:
                 note(self._note_read, module, name, value)
             return value
 
-        previous = vars(nn.Module).get("__getattribute__")
-        nn.Module.__getattribute__ = observe  # type: ignore[assignment,method-assign]
+        init, write, delete = nn.Module.__init__, nn.Module.__setattr__, nn.Module.__delattr__
+
+        def observe_init(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+            if watcher.is_watching and get_ident() == thread:
+                self.made[id(module)] = module
+            init(module, *args, **kwargs)
+
+        def observe_write(module: nn.Module, name: str, value: Any) -> None:
+            if watcher.is_watching and get_ident() == thread:
+                self._note_write(module, name, value)
+            write(module, name, value)
+
+        def observe_delete(module: nn.Module, name: str) -> None:
+            if watcher.is_watching and get_ident() == thread:
+                self._note_write(module, name, None)
+            delete(module, name)
+
+        observers = {
+            "__getattribute__": observe,
+            "__init__": observe_init,
+            "__setattr__": observe_write,
+            "__delattr__": observe_delete,
+        }
+        previous = {name: vars(nn.Module).get(name) for name in observers}
+        for name, observer in observers.items():
+            setattr(nn.Module, name, observer)
         try:
             yield
         finally:
-            if previous is None:
-                del nn.Module.__getattribute__
-            else:
-                nn.Module.__getattribute__ = previous  # type: ignore[method-assign]
+            for name, function in previous.items():
+                if function is None:
+                    delattr(nn.Module, name)
+                else:
+                    setattr(nn.Module, name, function)
 
     def _note_class(self, path: str, opened_class: type) -> None:
         for cls in opened_class.__mro__:
@@ -177,6 +210,23 @@ class ModelReads:
             return
         self._facts.add_direct_call(path, module)
         self._note_class(path, type(module))
+
+    def _note_write(self, module: nn.Module, name: str, value: Any) -> None:
+        """Attribute ``name`` of ``module`` is set or deleted, be it to what it is already.
+
+        That is harmless of a tensor that was changed in place, as by ``self.count += 1``: of one
+        that is there already, and will be.
+        """
+        path = self.paths.get(id(module))
+        if id(module) in self.made:
+            return
+        if path is not None and isinstance(value, torch.Tensor):
+            own_path = f"{path}.{name}" if path else name
+            if self.read_tensors.get(own_path) is value:
+                self._rewritten[id(value)] = value
+                return
+        self.has_written = True
+        self._refuse(f"it sets its attribute {name!r}")
 
     def _note_child(self, module: nn.Module, name: str, child: nn.Module) -> None:
         path = self.paths.get(id(module))
@@ -212,7 +262,9 @@ class ModelReads:
             self._refuse(f"it reads {name!r} of a module that is not registered as a submodule")
         elif isinstance(value, torch.Tensor):
             # The graph looks it up by its path in each run.
-            self._note_path(value, f"{path}.{name}" if path else name)
+            own_path = f"{path}.{name}" if path else name
+            self.read_tensors[own_path] = value
+            self._note_path(value, own_path)
             self._facts.add_member(path, name, value)
         else:
             self._facts.add_attribute(path, name, value)
@@ -230,7 +282,10 @@ class ModelReads:
         self._check_read(name, False)
         for kind in ("_parameters", "_buffers"):
             if name in members.get(kind, {}):
-                self._facts.add_member(path, name, members[kind][name])
+                tensor = members[kind][name]
+                if tensor is not None:
+                    self.read_tensors[f"{path}.{name}" if path else name] = tensor
+                self._facts.add_member(path, name, tensor)
                 return
         if type(module).__getattr__ is nn.Module.__getattr__:
             self._facts.add_absence(path, name)

@@ -12,12 +12,21 @@ import types
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+import torch
 from torch import nn
 
-from .arguments import has_tensor
 from .guards import Facts
-from .snapshot import Snapshot, is_same
-from .soundness import Origin, is_harmless, is_harmless_stdlib, origin_of, recording_reason
+from .snapshot import Snapshot, is_plain, is_same
+from .soundness import (
+    Origin,
+    asks_by_name,
+    compares_objects,
+    is_harmless,
+    is_harmless_stdlib,
+    names_read,
+    origin_of,
+    recording_reason,
+)
 from .watcher import CallWatcher
 
 __all__ = ["RecordingWatcher", "containers_in"]
@@ -27,7 +36,7 @@ class RecordingWatcher(CallWatcher):
     """Looks over code that runs for real: only what outlives the call is lost.
 
     Attributes:
-        has_warned: whether the call was refused for a warning.
+        may_pass: whether the call was refused for what the next one may not do, such as to warn.
     """
 
     def __init__(
@@ -40,7 +49,7 @@ class RecordingWatcher(CallWatcher):
     ) -> None:
         super().__init__(facts, snapshot, suspect, opened, lambda: False)  # type: ignore[arg-type]
         self._ambient = ambient
-        self.has_warned = False
+        self.may_pass = False
         self._catching: dict[int, bool] = {}
         self._cached: dict[int, Any] = {}
         self._context: dict[contextvars.ContextVar[Any], Any] = {}
@@ -58,7 +67,7 @@ class RecordingWatcher(CallWatcher):
         return is_harmless(function) or (function.__module__, function.__name__) in _HARMLESS
 
     def _refuse_call(self, caller: types.FrameType, name: str) -> NoReturn:
-        self.has_warned |= name in _WARNINGS
+        self.may_pass |= name in _WARNINGS
         super()._refuse_call(caller, name)
 
     def _note_context(self, variable: contextvars.ContextVar[Any], method: str) -> None:
@@ -128,8 +137,25 @@ class RecordingWatcher(CallWatcher):
 
     def _check_return(self, frame: types.FrameType, value: Any) -> None:
         super()._check_return(frame, value)
-        if id(frame.f_code) in self._cached and has_tensor(value):
+        if id(frame.f_code) in self._cached and not _is_constant(value):
+            self.may_pass = True
             self._refuse(f"it calls {frame.f_code.co_name}(), whose results are cached")
+
+    def may_read_attributes(self, tensor: torch.Tensor) -> bool:
+        """Whether the code may have read what ``tensor`` was given as attributes."""
+        codes = self._users_code()
+        if any(map(asks_by_name, codes)):
+            return True
+        return any(name in vars(tensor) for code in codes for name in code.co_names)
+
+    def compares(self, name: str) -> bool:
+        """Whether code that reads an attribute ``name`` asks which of two objects it is."""
+        return any(
+            name in names_read(code) and compares_objects(code) for code in self._users_code()
+        )
+
+    def _users_code(self) -> list[types.CodeType]:
+        return [code for code in self._seen_code if self._origins.get(id(code)) is Origin.USER]
 
     def catches(self, code: types.CodeType) -> bool:
         """Whether ``code`` is the model's and has a `try` statement."""
@@ -153,6 +179,11 @@ class RecordingWatcher(CallWatcher):
             for _, container, contents in self._touched.values()
             if not is_same(container, contents)
         ]
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether any other object that is equal to ``value`` would do as well."""
+    return is_plain(value) or isinstance(value, (torch.dtype, torch.device, torch.Size))
 
 
 _UNSET = object()

@@ -6,7 +6,7 @@ import collections
 import functools
 import operator
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,17 @@ from torch import fx, nn
 
 from .function_modes import all_modes, set_modes
 from .marks import SLOT
-from .soundness import Origin, origin_of
+from .soundness import Origin, file_of, file_of_module, origin_of
 
 __all__ = [
     "CONTAINERS",
     "Snapshot",
     "copy_of",
+    "is_plain",
     "is_same",
+    "is_users_class",
+    "is_users_module",
+    "items_of",
     "kept_by",
     "restore_contents",
     "slots_of",
@@ -35,7 +39,8 @@ _OPAQUE = (
     type(None),
 )  # fmt: skip
 _MEMBERS = frozenset({"_buffers", "_modules", "_parameters"})
-_PLAIN = (bool, int, float, str, tuple, type(None), torch.nn.Parameter, torch.Tensor)
+_SCALARS = frozenset({bool, int, float, str, type(None)})
+_TENSORS = (nn.Parameter, torch.Tensor)
 
 
 class Snapshot:
@@ -48,6 +53,8 @@ class Snapshot:
         self._attributes = {
             name: (module, _without_mark(module)) for name, module in model.named_modules()
         }
+        members = [*model.named_parameters(), *model.named_buffers()]
+        self._attributes_of_tensors = [(name, each, dict(vars(each))) for name, each in members]
         self._containers: dict[int, tuple[str, str, Any, Any]] = {}
         # Most containers of a model are the dicts of its hooks, and hold nothing.
         self._empty: list[tuple[str, str, Any]] = []
@@ -56,7 +63,7 @@ class Snapshot:
         self._tensors: dict[int, torch.Tensor] = {}
         self._arrays: dict[int, tuple[str, str, Any, Any]] = {}
         self._slots: dict[tuple[int, str], tuple[str, str, Any, str, Any]] = {}
-        self._classes: dict[int, tuple[str, type, dict[str, Any]]] = {}
+        self._namespaces: dict[int, tuple[str, type | types.ModuleType, dict[str, Any]]] = {}
         for path, (_, attributes) in self._attributes.items():
             for name, value in attributes.items():
                 if isinstance(value, CONTAINERS) and not value:
@@ -64,7 +71,7 @@ class Snapshot:
                 elif isinstance(value, dict) and (name in _MEMBERS or name.endswith("_hooks")):
                     # What hooks keep is for them to change: a graph calls them, too.
                     self._containers[id(value)] = (path, name, value, copy_of(value))
-                elif type(value) not in _PLAIN:
+                elif type(value) not in _TENSORS and not is_plain(value):
                     self.keep(path, name, value)
         self._modes = {reason: get() for reason, (get, _) in _MODES.items()}
 
@@ -81,6 +88,11 @@ class Snapshot:
             value = waiting.pop()
             if isinstance(value, torch.Tensor):
                 self._tensors[id(value)] = value
+            if is_users_class(value):
+                self.keep_class(path, value)
+            if is_users_module(value):
+                self.keep_namespace(path, value)
+                waiting += filter(_is_container, vars(value).values())
             if isinstance(value, _OPAQUE) or id(value) in self._seen:
                 continue
             self._seen[id(value)] = value
@@ -105,6 +117,8 @@ class Snapshot:
                         waiting.append(item)
                 if not _has_attributes(value):
                     continue
+                if is_users_class(type(value)):
+                    self.keep_class(path, type(value))
                 value = vars(value)
             if id(value) not in self._containers:
                 self._containers[id(value)] = (path, name, value, copy_of(value))
@@ -112,11 +126,17 @@ class Snapshot:
 
     def keep_class(self, path: str, cls: type) -> None:
         """Keep the attributes of a class that is none of torch's or Python's."""
-        if id(cls) not in self._classes:
-            self._classes[id(cls)] = (path, cls, dict(vars(cls)))
+        if self.keep_namespace(path, cls):
             for name, value in vars(cls).items():
                 if not name.startswith("__"):
                     self.keep(path, name, value)
+
+    def keep_namespace(self, path: str, owner: type | types.ModuleType) -> bool:
+        """Keep the attributes of a class or a Python module; return whether they were not yet."""
+        is_new = id(owner) not in self._namespaces
+        if is_new:
+            self._namespaces[id(owner)] = (path, owner, dict(vars(owner)))
+        return is_new
 
     def has_tensor(self, tensor: torch.Tensor) -> bool:
         """Whether ``tensor`` was there before, outside the members of modules."""
@@ -127,11 +147,16 @@ class Snapshot:
         return [*self._tensors.values()]
 
     def holds_object(self, value: Any) -> bool:
-        """Whether ``value`` is a container, or stands in one, that was there before."""
+        """Whether ``value`` is an object, or stands in a container, that was there before."""
         is_empty = any(value is container for _, _, container in self._empty)
-        return (is_empty or id(value) in self._containers) or any(
-            any(item is value for item in _items(contents))
-            for _, _, _, contents in self._containers.values()
+        is_known = id(value) in self._containers or id(value) in self._seen
+        return (
+            is_empty
+            or is_known
+            or any(
+                any(item is value for item in _items(contents))
+                for _, _, _, contents in self._containers.values()
+            )
         )
 
     def is_unchanged(self, path: str) -> bool:
@@ -158,6 +183,11 @@ class Snapshot:
                 for key in _changed_keys(known, attributes):
                     put_back = functools.partial(_restore_attributes, module, attributes)
                     yield path, f"it sets its attribute {key!r}", put_back
+        for name, tensor, attributes in self._attributes_of_tensors:
+            if not is_same(vars(tensor), attributes):
+                put_back = functools.partial(restore_contents, vars(tensor), attributes)
+                path = name.rpartition(".")[0]
+                yield path, f"it sets an attribute of its tensor {name!r}", put_back
         for path, name, container, contents in self._containers.values():
             if not is_same(container, contents):
                 put_back = functools.partial(restore_contents, container, contents)
@@ -173,12 +203,12 @@ class Snapshot:
             if getattr(holder, slot, self) is not value:
                 put_back = functools.partial(setattr, holder, slot, value)
                 yield path, f"it changes the contents of {name!r}", put_back
-        for path, cls, attributes in self._classes.values():
-            for key in _changed_keys(vars(cls), attributes):
-                put_back = functools.partial(delattr, cls, key)
+        for path, owner, attributes in self._namespaces.values():
+            for key in _changed_keys(vars(owner), attributes):
+                put_back = functools.partial(delattr, owner, key)
                 if key in attributes:
-                    put_back = functools.partial(setattr, cls, key, attributes[key])
-                yield path, f"it sets the attribute {key!r} of {cls.__name__}", put_back
+                    put_back = functools.partial(setattr, owner, key, attributes[key])
+                yield path, f"it sets the attribute {key!r} of {owner.__name__}", put_back
         for reason, (get_mode, set_mode) in _MODES.items():
             if get_mode() != self._modes[reason]:
                 yield "", reason, functools.partial(set_mode, self._modes[reason])
@@ -197,7 +227,13 @@ class Snapshot:
 
 def copy_of(container: Any) -> Any:
     """Return a copy of ``container``, made by no code of a subclass."""
-    return dict(dict.items(container)) if isinstance(container, dict) else container.copy()
+    return dict(items_of(container)) if isinstance(container, dict) else container.copy()
+
+
+def items_of(mapping: dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
+    """Return the items of ``mapping`` in its order, told by no code of a user's subclass."""
+    cls = collections.OrderedDict if isinstance(mapping, collections.OrderedDict) else dict
+    return cls.items(mapping)
 
 
 def _without_mark(module: nn.Module) -> dict[str, Any]:
@@ -224,15 +260,39 @@ def _contents_of(cell: types.CellType) -> list[Any]:
 def kept_by(function: types.FunctionType) -> list[Any]:
     """Return what a function of the model's keeps from call to call, beside globals and classes.
 
-    That is what its closure, its defaults, unless they are plain, and its attributes hold.
+    That is what its closure, its defaults, unless they are plain, and its attributes hold; of
+    classes those that may keep a configuration.
     """
     if origin_of(function.__code__.co_filename) is not Origin.USER:
         return []
     kept = [value for cell in function.__closure__ or () for value in _contents_of(cell)]
     defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    kept += [value for value in defaults if type(value) not in _PLAIN or type(value) is tuple]
+    kept += [value for value in defaults if not is_plain(value)]
     kept += vars(function).values()
-    return [value for value in kept if not isinstance(value, (type, types.ModuleType))]
+    return [
+        value
+        for value in kept
+        if not isinstance(value, (type, types.ModuleType)) or is_users_class(value)
+    ]
+
+
+def is_plain(value: Any) -> bool:
+    """Whether ``value`` is a plain value, or a tuple of such."""
+    return type(value) in _SCALARS or (type(value) is tuple and all(map(is_plain, value)))
+
+
+def is_users_class(value: Any) -> bool:
+    """Whether ``value`` is a class that may keep a configuration."""
+    return (
+        isinstance(value, type)
+        and not issubclass(value, (nn.Module, torch.Tensor, BaseException))
+        and origin_of(file_of(value)) is Origin.USER
+    )
+
+
+def is_users_module(value: Any) -> bool:
+    """Whether ``value`` is a Python module that is none of torch's or Python's."""
+    return isinstance(value, types.ModuleType) and (origin_of(file_of_module(value)) is Origin.USER)
 
 
 def restore_contents(container: Any, contents: Any) -> None:
@@ -251,13 +311,17 @@ def slots_of(value: Any) -> list[str]:
     return [name for name in slots if name not in ("__dict__", "__weakref__")]
 
 
+def _is_container(value: Any) -> bool:
+    return isinstance(value, CONTAINERS)
+
+
 def _has_attributes(value: Any) -> bool:
     """Whether ``value`` is an object of a class in Python that keeps its state in a dict."""
     return isinstance(getattr(value, "__dict__", None), dict)
 
 
 def _items(contents: Any) -> Any:
-    return dict.values(contents) if isinstance(contents, dict) else contents
+    return [item for _, item in items_of(contents)] if isinstance(contents, dict) else contents
 
 
 def _changed_keys(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
@@ -273,10 +337,13 @@ def is_same(container: Any, contents: Any) -> bool:
         return False
     if isinstance(container, set):
         return {id(item) for item in container} == {id(item) for item in contents}
-    if isinstance(container, dict) and not all(
-        map(operator.is_, dict.values(container), dict.values(contents))
-    ):
-        return False
+    if isinstance(container, dict):
+        return all(
+            key is other_key and item is other
+            for (key, item), (other_key, other) in zip(
+                items_of(container), items_of(contents), strict=True
+            )
+        )
     return all(map(operator.is_, container, contents))
 
 

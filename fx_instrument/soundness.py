@@ -11,6 +11,7 @@ import dis
 import enum
 import functools
 import inspect
+import itertools
 import os
 import sys
 import types
@@ -21,10 +22,14 @@ import torch
 
 __all__ = [
     "Origin",
+    "asked_of_globals",
+    "asks_by_name",
     "asks_for_modes",
     "caught_ranges",
+    "compares_objects",
     "draws_from_numpy",
     "file_of",
+    "file_of_module",
     "imported_names",
     "is_harmless",
     "is_harmless_stdlib",
@@ -54,6 +59,7 @@ _UNSOUND_TORCH_CODE = {
     ("_functorch/apis.py", None): "a torch.func transform",
     ("nn/utils/rnn.py", None): "a packed sequence, whose sizes depend on values",
     ("_functorch/eager_transforms.py", None): "a torch.func transform",
+    ("autograd/forward_ad.py", None): "forward-mode differentiation",
 }
 
 _MODE_QUERIES = frozenset(
@@ -99,6 +105,9 @@ _HARMLESS_TYPES = (
 )  # fmt: skip
 
 
+_ASYNCHRONOUS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
 class Origin(enum.Enum):
     """Whose code it is."""
 
@@ -120,7 +129,17 @@ def origin_of(filename: str) -> Origin:
 def file_of(cls: type) -> str:
     """Return the file of the module that defines ``cls``; empty if there is none."""
     module = sys.modules.get(cls.__module__)
-    return getattr(module, "__file__", None) or ("" if module is None else "<frozen builtin>")
+    return "" if module is None else file_of_module(module)
+
+
+def file_of_module(module: types.ModuleType) -> str:
+    """Return the file of ``module``; empty if there is none, as for what a notebook defines."""
+    file = getattr(module, "__file__", None)
+    if file:
+        return str(file)
+    package = module.__name__.partition(".")[0]
+    is_known = package == "torch" or package in sys.builtin_module_names
+    return "<frozen builtin>" if is_known or package in sys.stdlib_module_names else ""
 
 
 def place_in(frame: types.FrameType) -> str:
@@ -181,11 +200,14 @@ def unsound_reason(code: types.CodeType) -> str | None:
                 return _UNSOUND_TORCH_CODE[key]
     if origin_of(code.co_filename) is not Origin.USER:
         return None
-    if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+    if code.co_flags & _ASYNCHRONOUS:
         return f"a coroutine ({_place(code, code.co_firstlineno)})"
     if code.co_flags & inspect.CO_GENERATOR and code.co_name != "<genexpr>":
         return f"a generator function ({_place(code, code.co_firstlineno)})"
-    if (reason := _asks_for_more(code)) is not None:
+    inner = [const for const in code.co_consts if isinstance(const, types.CodeType)]
+    if any(const.co_flags & _ASYNCHRONOUS for const in inner):
+        return f"a coroutine ({_place(code, code.co_firstlineno)})"
+    if (reason := _asks_for_more(code, frozenset({"set_grad_enabled"}))) is not None:
         return f"{reason} ({_place(code, code.co_firstlineno)})"
     for line, what in _unsound_instructions(code):
         return f"{what} ({_place(code, line)})"
@@ -314,23 +336,38 @@ _SETTINGS = frozenset(
 )  # fmt: skip
 
 
-_SETTERS = frozenset({"fill_uninitialized_memory", "set_detect_anomaly"})
+_SETTERS = frozenset(
+    {"fill_uninitialized_memory", "set_detect_anomaly", "use_deterministic_algorithms"}
+)
 # What these set is known at each operation.
 _SEEN_SETTERS = frozenset(
-    {"set_autocast_enabled", "set_default_dtype", "set_grad_enabled", "set_num_threads"}
-)
+    {
+        "set_autocast_enabled", "set_default_dtype", "set_grad_enabled", "set_num_threads",
+        "use_deterministic_algorithms",
+    }
+)  # fmt: skip
 
 
-def _asks_for_more(code: types.CodeType) -> str | None:
-    """Return what ``code`` reads that is seen by nobody, in words, or None."""
+_RAW_SETTERS = frozenset({"__delattr__", "__setattr__"})
+
+
+def _asks_for_more(code: types.CodeType, seen: frozenset[str] = frozenset()) -> str | None:
+    """Return what ``code`` reads or sets that is seen by nobody, in words, or None.
+
+    Args:
+        code: of a function of the model's.
+        seen: the names of functions that set what is seen.
+    """
     # A class's own look-up of attributes ends there.
     if "__getattribute__" in code.co_names and not code.co_name.startswith("__get"):
         return "a call of __getattribute__()"
+    if "object" in code.co_names and not _RAW_SETTERS.isdisjoint(code.co_names):
+        return "a call of object.__setattr__()"
     if not _SETTINGS.isdisjoint(code.co_names):
         return "a question about torch's settings"
     for name in code.co_names:
         is_setter = name in _SETTERS or (name.startswith("set_") and hasattr(torch, name))
-        if is_setter and name not in _SEEN_SETTERS:
+        if is_setter and name not in seen:
             return "a change of torch's settings"
     return None
 
@@ -338,9 +375,45 @@ def _asks_for_more(code: types.CodeType) -> str | None:
 @functools.lru_cache(maxsize=4096)
 def names_read(code: types.CodeType) -> tuple[str, ...]:
     """Return the names that ``code`` may read, of globals and of attributes, by getattr() too."""
-    if _BY_NAME.isdisjoint(code.co_names):
+    if not asks_by_name(code):
         return code.co_names
     return (*code.co_names, *(value for value in code.co_consts if isinstance(value, str)))
+
+
+@functools.lru_cache(maxsize=4096)
+def asked_of_globals(code: types.CodeType) -> frozenset[tuple[str, str | None]]:
+    """Return the globals that ``code`` asks for an attribute by name, by getattr() and the like.
+
+    Each comes with the attribute's name, or None if the code does not spell it.
+    """
+    found: set[tuple[str, str | None]] = set()
+    skipped = ("CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL")
+    instructions = [one for one in dis.get_instructions(code) if one.opname not in skipped]
+    for index, owner in enumerate(instructions[:-1]):
+        following = instructions[index + 1]
+        if owner.opname != "LOAD_GLOBAL":
+            continue
+        if following.argval == "__dict__":
+            found.add((owner.argval, None))
+        elif index > 0 and instructions[index - 1].argval in _BY_NAME:
+            is_spelt = following.opname == "LOAD_CONST" and isinstance(following.argval, str)
+            found.add((owner.argval, following.argval if is_spelt else None))
+    return frozenset(found)
+
+
+@functools.lru_cache(maxsize=4096)
+def compares_objects(code: types.CodeType) -> bool:
+    """Whether ``code`` asks whether two objects are the same, neither of them a constant."""
+    instructions = [*dis.get_instructions(code)]
+    return any(
+        after.opname == "IS_OP" and before.opname != "LOAD_CONST"
+        for before, after in itertools.pairwise(instructions)
+    )
+
+
+def asks_by_name(code: types.CodeType) -> bool:
+    """Whether ``code`` may look for attributes that it does not read as such."""
+    return not _BY_NAME.isdisjoint(code.co_names)
 
 
 _BY_NAME = frozenset({"__dict__", "attrgetter", "getattr", "hasattr", "vars"})
@@ -385,6 +458,10 @@ _LOST_TORCH_CODE = {
 }
 
 
+# No mode that sees operations may come or go while it is on.
+_OUT_OF_REACH = frozenset({torch.inference_mode.__enter__.__code__})
+
+
 @functools.lru_cache(maxsize=4096)
 def recording_reason(code: types.CodeType) -> str | None:
     """Return what a recording of a call that runs ``code`` would lose, in words, or None."""
@@ -394,14 +471,16 @@ def recording_reason(code: types.CodeType) -> str | None:
         file = code.co_filename[len(_TORCH_DIRECTORY) :].replace(os.sep, "/")
         for key in ((file, code.co_name), (file, None)):
             reason = reason or _LOST_TORCH_CODE.get(key)
+        if code in _OUT_OF_REACH:
+            return "a use of inference mode"
         if code.co_name in ("flags", "set_flags") and file.startswith("backends/"):
             reason = "a change of a backend's flags"
         return None if reason in _SEEN_THROUGH else reason
     if origin is not Origin.USER:
         return None
-    if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+    if code.co_flags & _ASYNCHRONOUS:
         return f"a coroutine ({_place(code, code.co_firstlineno)})"
-    if (reason := _asks_for_more(code)) is not None:
+    if (reason := _asks_for_more(code, _SEEN_SETTERS)) is not None:
         return f"{reason} ({_place(code, code.co_firstlineno)})"
     line: int | None = code.co_firstlineno
     previous: dis.Instruction | None = None

@@ -190,8 +190,7 @@ class Tape:
             (value, copy_of(value)) for value in containers_in([*args, *kwargs.values()])
         ]
         self._owner = owner
-        tensors = [*tensors_in([args, kwargs]), *model.named_parameters(), *model.named_buffers()]
-        self._attributes = [(tensor, dict(vars(tensor))) for _, tensor in tensors]
+        self._attributes = [(each, dict(vars(each))) for _, each in tensors_in([args, kwargs])]
         self._see_module = see_module
         self._stopwatch = stopwatch
         self._times: dict[fx.Node, float] = {}
@@ -243,7 +242,6 @@ class Tape:
                     no_profiler(),
                     self._reads.observed(),
                     self._called_modules(),
-                    self._made_modules(),
                     self._layers_as_usual(),
                 )
                 for patch in patches if self.reason is None else ():
@@ -255,7 +253,7 @@ class Tape:
             self._note_changes(output)
             if self.reason is None:
                 return self._finish(output)
-        may_retry = self._may_retry or self._watcher.has_warned
+        may_retry = self._may_retry or self._reads.has_written or self._watcher.may_pass
         return Recorded(output, reason=self.reason, may_retry=may_retry)
 
     @contextlib.contextmanager
@@ -336,22 +334,6 @@ class Tape:
             nn.Module.__call__ = original  # type: ignore[method-assign]
 
     @contextlib.contextmanager
-    def _made_modules(self) -> Iterator[None]:
-        """See each module that this thread makes."""
-        init, thread, get_ident = nn.Module.__init__, self._thread, threading.get_ident
-
-        def note_and_init(module: nn.Module, *args: Any, **kwargs: Any) -> None:
-            if self._watcher.is_watching and get_ident() == thread:
-                self._reads.made[id(module)] = module
-            init(module, *args, **kwargs)
-
-        nn.Module.__init__ = note_and_init  # type: ignore[assignment,method-assign]
-        try:
-            yield
-        finally:
-            nn.Module.__init__ = init  # type: ignore[method-assign]
-
-    @contextlib.contextmanager
     def _layers_as_usual(self) -> Iterator[None]:
         """Let layers of torch take the path that they take without a mode that sees their calls."""
         has_torch_function = overrides.has_torch_function
@@ -413,10 +395,11 @@ class Tape:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
+        self._watcher.rest()
         if has_own_call(type(module)):
             self.suspect(f"it calls a {type(module).__qualname__}, which has a __call__ of its own")
         call = self._arguments(args, kwargs)
-        if any(getattr(part, "inplace", False) for part in module.modules()):
+        if any(vars(part).get("inplace") for part in module.modules()):
             self.note_write([*args, *kwargs.values()])
         num_above = self._function_mode.switch_off()
         try:
@@ -772,6 +755,14 @@ class Tape:
             self.suspect(changes[0])
             self._may_retry = True
 
+    def _note_attributes_of_tensors(self) -> None:
+        """Note what the code may have asked of the model's tensors beside what torch knows."""
+        for path, tensor in self._reads.read_tensors.items():
+            if self._watcher.may_read_attributes(tensor):
+                self._facts.add_attributes_of_tensor(path, tensor)
+            if self._inputs and self._watcher.compares(path.rpartition(".")[2]):
+                raise UnknownValueError(f"it asks by `is` for {path!r}, which it may be given")
+
     def _outlives(self, value: Any) -> bool:
         is_argument = any(value is container for container, _ in self._containers)
         return is_argument or self._snapshot.holds_object(value)
@@ -781,6 +772,7 @@ class Tape:
         self._graph.lint()
         targets = {str(n.target) for n in self._graph.nodes if n.op in ("call_module", "get_attr")}
         self._reads.note_end(targets)
+        self._note_attributes_of_tensors()
         for path, leaf in self._leaves.items():
             if self._relies_on_metadata:
                 self._facts.add_leaf(path, leaf)
@@ -788,13 +780,20 @@ class Tape:
             if tensor.layout is not torch.strided or type(tensor) not in TENSOR_CLASSES:
                 raise UnknownValueError(f"it uses {path!r}, a tensor of another kind")
             self._facts.add_tensor_at(path, tensor)
-        self._facts.add_condition("is_plain_torch()", is_plain_torch=is_plain_torch)
         self._facts.add_condition("not has_global_hooks()")
         self._graph.python_code("self")
         holds = self._facts.compile()
-        holds_arguments = compile_arguments(self._signature, self._inputs)
+        holds_arguments = compile_arguments(
+            self._signature,
+            self._inputs,
+            may_have_attributes=not any(
+                self._watcher.may_read_attributes(tensor) for _, tensor in self._inputs
+            ),
+        )
 
         def holds_call(root: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+            if not is_plain_torch():  # first, as a mode would see the other questions
+                return False
             try:
                 return holds_arguments(root, *args, **kwargs) and holds(root)
             except (AttributeError, IndexError, KeyError, RuntimeError, TypeError):

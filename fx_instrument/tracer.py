@@ -40,7 +40,7 @@ from .proxies import (
 from .reads import ModelReads
 from .real_calls import RealCalls
 from .recording import ClosedFrame
-from .snapshot import CONTAINERS, Snapshot, is_same
+from .snapshot import CONTAINERS, Snapshot, is_plain, is_same
 from .soundness import Origin, file_of, origin_of, place_in, unsound_reason
 from .watcher import CallWatcher, no_profiler
 
@@ -289,7 +289,7 @@ class CaptureTracer(fx.Tracer):
             with RealCalls(self):
                 self._ambient = ambient_state()
                 output = self.watcher.watched(root_fn)(*args_for_root, **kwargs_for_root)
-            self._check_output(output)
+            self._check_output(output, set())
             return output
 
         return call_root, []
@@ -326,6 +326,8 @@ class CaptureTracer(fx.Tracer):
                         f"it calls a {type(m).__qualname__}, which has a __call__ of its own"
                     )
                 if has_hooks(m):
+                    if not self._snapshot.is_unchanged(path):
+                        self.refuse(f"it changes the hooks of {path!r} before it calls it")
                     self._effects.append(effects_of(m))
                 self._is_called_whole = True
                 output = super().call_module(m, forward, args, kwargs)
@@ -478,12 +480,16 @@ class CaptureTracer(fx.Tracer):
         cls = type(a)
         if cls is Proxy:
             return a.node
+        if a is self.root:
+            self.refuse("it gives itself to what it calls")
         if isinstance(a, np.generic):
             return a.item()
         if isinstance(a, _LITERALS) and cls not in _LITERALS and not isinstance(a, enum.Enum):
             self.refuse(f"it uses a {cls.__qualname__}, for which code has no literal")
         if isinstance(a, torch.Tensor):
             return self.create_node("get_attr", self._name_of_tensor(a), (), {})
+        if isinstance(a, dict):
+            self._check_keys(a)
         if isinstance(a, dict) and cls not in (dict, immutable_dict):
             if cls is not collections.OrderedDict:
                 self.refuse(f"it makes a {cls.__module__}.{cls.__qualname__}")
@@ -498,19 +504,25 @@ class CaptureTracer(fx.Tracer):
             )
         return super().create_arg(a)
 
-    def _check_output(self, value: Any) -> None:
+    def _check_output(self, value: Any, seen: set[int]) -> None:
         """Refuse an output that a graph would give as another object."""
+        cls = type(value)
+        name = f"{cls.__module__}.{cls.__qualname__}"
         if isinstance(value, (torch.Size, np.generic)):
-            self.refuse(f"it returns a {type(value).__module__}.{type(value).__qualname__}")
-        if isinstance(value, (list, dict)):
-            is_argument = any(value is container for _, container, _ in self._containers)
-            if is_argument or self._snapshot.holds_object(value):
-                self.refuse(f"it returns a {type(value).__name__} that outlives the call")
-        if isinstance(value, dict):
-            value = [*value.values()]
-        if isinstance(value, (list, tuple)):
-            for item in value:
-                self._check_output(item)
+            self.refuse(f"it returns a {name}")
+        is_object = dataclasses.is_dataclass(value) and not isinstance(value, type)
+        if not is_object and not isinstance(value, (list, tuple, dict)):
+            return
+        is_argument = any(value is container for _, container, _ in self._containers)
+        if is_argument or (self._snapshot.holds_object(value) and not is_plain(value)):
+            self.refuse(f"it returns a {name} that outlives the call")
+        if id(value) in seen and not isinstance(value, tuple):
+            self.refuse(f"it returns the same {name} twice")
+        seen.add(id(value))
+        if is_object:
+            value = [getattr(value, field.name) for field in dataclasses.fields(value)]
+        for item in value.values() if isinstance(value, dict) else value:
+            self._check_output(item, seen)
 
     def _check_texts(self, graph: fx.Graph, late: list[tuple[str, str]]) -> None:
         """Refuse text of traced values, but in the messages of ``torch._assert``."""
@@ -545,6 +557,7 @@ class CaptureTracer(fx.Tracer):
         if isinstance(value, torch.Tensor):
             return proxy
         if isinstance(value, dict):
+            self._check_keys(value)
             items = ((key, self._item(name, proxy, key, item)) for key, item in value.items())
             traced: Any = type(value)(items)
         elif isinstance(value, (list, tuple)):
@@ -559,6 +572,12 @@ class CaptureTracer(fx.Tracer):
 
     def _item(self, name: str, proxy: Any, key: Any, item: Any) -> Any:
         return self._argument(name, proxy[key] if has_tensor(item) else None, item)
+
+    def _check_keys(self, value: dict[Any, Any]) -> None:
+        """Refuse a dict with a key for which code has no literal that finds it again."""
+        for key in value:
+            if isinstance(key, (float, complex, enum.Enum)):
+                self.refuse(f"it uses a dict with a key of type {type(key).__qualname__}")
 
     def _name_of_tensor(self, tensor: torch.Tensor) -> str:
         name = self._reads.tensors.get(id(tensor)) or self.tensor_attrs.get(tensor)

@@ -16,6 +16,7 @@ import torch
 from torch import fx, nn
 
 from .arguments import has_tensor
+from .snapshot import is_plain
 from .soundness import Origin, file_of, origin_of
 
 __all__ = ["UnknownValueError", "Values", "tensors_in"]
@@ -143,10 +144,10 @@ class Values:
         if cls in _LITERALS and cls is not torch.Size:
             return value
         name = f"{cls.__module__}.{cls.__qualname__}"
-        if not isinstance(value, tuple):
+        if not is_plain(value):
             if outlives(value):
                 raise UnknownValueError(f"it returns a {name} that outlives the call")
-            if id(value) in seen:
+            if id(value) in seen and not isinstance(value, tuple):
                 raise UnknownValueError(f"it returns the same {name} twice")
             seen.add(id(value))
 

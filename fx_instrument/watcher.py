@@ -18,9 +18,17 @@ from torch import fx, nn
 
 from .guards import Facts, ambient_state
 from .proxies import Proxy, may_be_none
-from .snapshot import CONTAINERS, Snapshot, copy_of, restore_contents
+from .snapshot import (
+    CONTAINERS,
+    Snapshot,
+    copy_of,
+    is_users_class,
+    is_users_module,
+    restore_contents,
+)
 from .soundness import (
     Origin,
+    asked_of_globals,
     asks_for_modes,
     draws_from_numpy,
     file_of,
@@ -286,6 +294,12 @@ class CallWatcher:
         self.tested_attributes |= tested_for_none(code)[1]
         path, module = self._opened()
         self._facts.add_class_attributes(type(module), names_read(code))
+        if code.co_argcount:
+            owner = frame.f_locals.get(code.co_varnames[0])
+            cls = owner if isinstance(owner, type) else type(owner)
+            if is_users_class(cls):
+                self._facts.add_method(cls, code)
+                self._note_python_class(code, cls)
         for name in code.co_freevars:
             self._keep_closure(frame, path, name)
         self._note_globals(code, frame.f_globals)
@@ -326,6 +340,13 @@ class CallWatcher:
             else:
                 self._note_value(name, value)
                 self._facts.add_global(namespace, name)
+        for name, attribute in asked_of_globals(code):
+            value = namespace.get(name)
+            if is_users_class(value) or is_users_module(value):
+                if attribute is None:  # any that it has
+                    self._facts.add_global(namespace, name)
+                elif not hasattr(value, attribute):
+                    self._facts.add_absence_in(value, attribute)
         for name in imported_names(code):
             module = sys.modules.get(name)
             if module is not None:
@@ -342,6 +363,9 @@ class CallWatcher:
         if name.partition(".")[0] == "torch" or (id(code), name) in self._noted_modules:
             return
         self._noted_modules.add((id(code), name))
+        is_users = is_users_module(module)
+        if is_users:
+            self._snapshot.keep_namespace("", module)
         for attribute in names_read(code):
             value = vars(module).get(attribute, torch)
             if isinstance(value, types.ModuleType):
@@ -350,7 +374,7 @@ class CallWatcher:
                 self._note_python_class(code, value)
             else:
                 self._note_value(attribute, value)
-                if not callable(value):
+                if is_users or not callable(value):
                     self._facts.add_attribute_of(module, attribute)
 
     def _note_python_class(self, code: types.CodeType, cls: type) -> None:

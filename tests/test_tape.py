@@ -297,8 +297,8 @@ class Result:
         lambda x: x.shape[0],
     ],
     ids=[
-        "nested", "OrderedDict", "namedtuple", "namedtuples", "dataclass", "dataclass2", "dict", "result",
-        "split", "input", "None", "int",
+        "nested", "OrderedDict", "namedtuple", "namedtuples", "dataclass", "dataclass2", "dict",
+        "result", "split", "input", "None", "int",
     ],
 )  # fmt: skip
 def test_the_output_has_the_structure_of_the_models(make):
@@ -465,7 +465,7 @@ def with_attribute(self, x):
         (caught_outside, "which hides errors"),
         (without_gradients, "grad mode"),
         (context_left_set, "context variable"),
-        (evaluated, "changes the module 'drop'"),
+        (evaluated, "sets its attribute 'training'"),
         (with_attribute, "attributes of its own"),
     ],
 )
@@ -499,7 +499,13 @@ def test_a_reason_tells_the_place_if_there_is_one():
     model = module_of(lambda self, x: print() or x)
     assert re.search(r'File ".*test_tape.py", line \d+', record(model, (X,)).reason)
     model = module_of(lambda self, x: setattr(self, "last", 1) or x)
-    assert record(model, (X,)).reason == "it sets its attribute 'last'"
+    reason = record(model, (X,)).reason
+    assert re.fullmatch(
+        r"""it sets its attribute 'last' \(File ".*test_tape.py", line \d+\)""", reason
+    )
+    held = {"last": 0}
+    model = module_of(lambda self, x: self.held.update(last=1) or x, held=held)
+    assert record(model, (X,)).reason == "it changes a dict that outlives the call"
 
 
 def test_the_output_of_a_call_that_is_refused_is_the_models():
