@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from .clock import is_in_seconds
 from .closing import closed_frame, names_of_method
 from .frame_calls import TorchCalls
-from .function_modes import push_mode, put_in, take_out
+from .function_modes import all_modes, push_mode, put_in, take_out
 from .guards import runs_class_forward, runs_hooks
 from .locks import new_lock
 from .marks import CURRENT, SLOT, Mark, mark_of, put_marks, take_marks
@@ -112,9 +112,9 @@ class FrameRuns:
         """
         site = self.root if method is None else self._method_site(method)
         outer, run = CURRENT.frame, _Run(self, self._plan_for(module, variant).marks)
-        put_marks(run.marks)
-        CURRENT.frame = None
         try:
+            put_marks(run.marks, run)
+            CURRENT.frame = None
             if variant is not None:
                 output = run.run_open(site, variant, module, module, args, kwargs)
             elif (
@@ -123,20 +123,26 @@ class FrameRuns:
                 output = run.record(site, site.times, self._root, module, forward, args, kwargs)
             else:
                 output = run.run_closed(site, site.times, module, forward, args, kwargs)
+            if type(output) in RESUMABLE:
+                # What has run up to now is only the making of it.
+                run.events.clear()
+                return resumed(output, _RunInSteps(run, site, module))
+            self.commit(run)
+            return output
         except ValueChanged:
             raise
         except BaseException:
             self.abort()
+            if outer is None and self.mode is not None and self.mode in all_modes():
+                take_out(self.mode)  # An interrupt came as the mode was being taken out.
             raise
         finally:
             CURRENT.frame = outer
-            run.take_marks()
-        if type(output) in RESUMABLE:
-            # What has run up to now is only the making of it.
-            run.events.clear()
-            return resumed(output, _RunInSteps(run, site, module))
-        self.commit(run)
-        return output
+            try:
+                run.take_marks()
+            except BaseException:  # An interrupt.
+                run.take_marks()
+                raise
 
     def _may_record(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -178,11 +184,16 @@ class FrameRuns:
         events = run.finished_events()
         with self.lock:
             number = self.num_runs
-            self.num_runs += 1
-            for times, readings in events:
-                times.runs.append(number)
-                times.readings.append(readings)
-                self._num_pending += len(readings)
+            try:
+                for times, readings in events:
+                    times.runs.append(number)
+                    times.readings.append(readings)
+                    self._num_pending += len(readings)
+                self.num_runs = number + 1
+            except BaseException:  # An interrupt: half a run is none.
+                for times, _ in events:
+                    times.drop(number)
+                raise
             if self._num_pending > _MAX_PENDING_READINGS:
                 self._num_pending = 0
                 for times in self._all_times:
@@ -332,8 +343,8 @@ class _Run:
 
     def take_marks(self) -> None:
         """Take back the marks that the run needed."""
-        take_marks(self.marks)
-        take_marks(self._late_marks)
+        take_marks(self.marks, self)
+        take_marks(self._late_marks, self)
         self._late_marks.clear()
 
     def _see_call(self, frame: types.FrameType, event: str, argument: Any) -> None:
@@ -347,7 +358,7 @@ class _Run:
     def _mark_late(self, module: nn.Module) -> None:
         if SLOT not in module.__dict__ and module.__dict__ is not self.runs.root_state:
             mark = mark_of(module)
-            put_marks([mark])
+            put_marks([mark], self)
             self._late_marks.append(mark)
 
     def finished_events(self) -> list[tuple[Times, Sequence[float]]]:
@@ -573,13 +584,13 @@ class _Run:
         frame = self.frame_at(site, module)
         mode, see_call = frame.mode, frame.see_call
         clock = self.clock
-        if mode is not None:
-            push_mode(mode)
-        CURRENT.frame = frame
-        if see_call is not None:
-            sys.setprofile(see_call)
-        start = clock()
         try:
+            if mode is not None:
+                push_mode(mode)
+            CURRENT.frame = frame
+            if see_call is not None:
+                sys.setprofile(see_call)
+            start = clock()
             output = run_module(*args, **kwargs)
         finally:
             end = clock()
@@ -670,12 +681,13 @@ class _Frame:
         """Call ``module``, which this frame's own statements do."""
         if self.run.is_recording:
             return self.run.call_in_recording(self, module, run_module, args, kwargs)
-        if self.see_call is not None:
-            sys.setprofile(None)
-        CURRENT.frame = None
-        mode = self.mode
-        num_above = 0 if mode is None else take_out(mode)
+        mode, num_above = self.mode, 0
         try:
+            if self.see_call is not None:
+                sys.setprofile(None)
+            CURRENT.frame = None
+            if mode is not None:
+                num_above = take_out(mode)
             return self.run.call(self, module, run_module, args, kwargs)
         finally:
             if mode is not None:
@@ -720,7 +732,7 @@ class _RunInSteps:
     def enter(self) -> None:
         """The next step begins."""
         self._outer = CURRENT.frame
-        put_marks(self._run.marks)
+        put_marks(self._run.marks, self._run)
         self._frame.enter()
         now = self._run.clock()
         if self._start is None:

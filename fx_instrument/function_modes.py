@@ -28,16 +28,15 @@ def set_modes(modes: list[Any]) -> None:
 
 
 def take_out(mode: TorchFunctionMode) -> int:
-    """Take ``mode``, which is on the stack, off it; return how many were above it."""
-    top = _pop_mode()
-    if top is mode:
-        return 0
-    above = [top]
-    while (top := _pop_mode()) is not mode:
+    """Take ``mode`` off the stack, if it is there; return how many were above it."""
+    above = []
+    num_modes = torch._C._len_torch_function_stack()
+    while num_modes and (top := _pop_mode()) is not mode:
         above.append(top)
+        num_modes -= 1
     for other in reversed(above):
         push_mode(other)
-    return len(above)
+    return len(above) if num_modes else 0
 
 
 def put_in(mode: TorchFunctionMode, num_above: int) -> None:

@@ -51,11 +51,11 @@ def _call(module: nn.Module, run_module: Callable[..., Any], *args: Any, **kwarg
 class Mark:
     """What stands on a module while a run is in flight that may call it."""
 
-    __slots__ = ("__weakref__", "_call", "_previous", "module", "num_runs")
+    __slots__ = ("__weakref__", "_call", "_previous", "module", "runs")
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        self.num_runs = 0
+        self.runs: set[object] = set()
         self._previous: Callable[..., Any] | None = None
         self._call: Callable[..., Any] = functools.partial(_call, module, module._call_impl)
 
@@ -98,21 +98,21 @@ def is_compiled(module: nn.Module) -> bool:
     return call is not None and call != module._call_impl
 
 
-def put_marks(marks: Sequence[Mark]) -> None:
-    """Put ``marks`` on their modules until :func:`take_marks` is called as often."""
+def put_marks(marks: Sequence[Mark], run: object) -> None:
+    """Put ``marks`` on their modules until no run needs them: not ``run`` and no other."""
     with _lock:
         for mark in marks:
-            if mark.num_runs == 0:
+            if not mark.runs:
                 mark.put_on()
-            mark.num_runs += 1
+            mark.runs.add(run)
 
 
-def take_marks(marks: Sequence[Mark]) -> None:
-    """Take back what :func:`put_marks` did with the same marks."""
+def take_marks(marks: Sequence[Mark], run: object) -> None:
+    """Take back what :func:`put_marks` did, or had done when an interrupt came."""
     with _lock:
         for mark in marks:
-            mark.num_runs -= 1
-            if mark.num_runs == 0:
+            mark.runs.discard(run)
+            if not mark.runs:
                 mark.take_off()
 
 
@@ -120,8 +120,8 @@ def _after_fork_in_child() -> None:
     """Take all marks away: the runs of other threads do not go on in the child."""
     if CURRENT.frame is None:
         for mark in [*_marks.values()]:
-            if mark.num_runs:
-                mark.num_runs = 0
+            if mark.runs:
+                mark.runs.clear()
                 mark.take_off()
 
 

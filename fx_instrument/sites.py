@@ -30,6 +30,12 @@ class Times:
         self._kept_runs = array("q")
         self._kept_readings: array[float] = array(typecode)
 
+    def drop(self, run: int) -> None:
+        """Forget the calls of ``run``, which is the last and waits to be packed."""
+        while self.runs and self.runs[-1] == run:
+            self.runs.pop()
+        del self.readings[len(self.runs) :]
+
     def pack(self) -> None:
         """Keep what waits at 8 bytes a reading and 8 a call."""
         self._kept_runs.extend(self.runs)
