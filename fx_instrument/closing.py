@@ -54,6 +54,7 @@ _ADVICE = {
     "`try` statement": "test for the case before the operation, outside of the forward",
     "autograd.Function": "write it with torch operators, or keep it in a module of its own",
     "checkpoint": "switch checkpointing off while timing",
+    "sets the attribute": "return the value in place of keeping it",
     "sets its attribute": "return the value, or keep it in a buffer that is changed in place",
     "changes": "return the value in place of keeping it",
     "inference mode": "enter it around the call of the model",
@@ -184,11 +185,21 @@ def effects_of(module: nn.Module) -> Effects:
 
 
 def sees_modes(module: nn.Module) -> bool:
-    """Whether the forward of ``module`` may take another way under a torch function mode."""
-    code = _code_of_forward(type(module))
-    return (code is not None and not _MODE_QUESTIONS.isdisjoint(code.co_names)) or _effects_of(
-        module
-    ).sees_modes
+    """Whether the forward of ``module`` may take another way under a torch function mode.
+
+    That may be the forward of a base class, or one that it calls without the module's call.
+    """
+    classes = {type(module)}
+    if "forward" in names_of_method(type(module), "forward"):
+        classes |= {type(part) for part in module.modules()}
+    return any(map(_asks_for_modes, classes)) or _effects_of(module).sees_modes
+
+
+def _asks_for_modes(cls: type) -> bool:
+    """Whether a forward that ``cls`` has or inherits asks for torch function modes."""
+    forwards = (vars(base).get("forward") for base in cls.__mro__)
+    codes = (getattr(inspect.unwrap(each), "__code__", None) for each in forwards if each)
+    return any(code and not _MODE_QUESTIONS.isdisjoint(code.co_names) for code in codes)
 
 
 def sees_recording(module: nn.Module) -> bool:

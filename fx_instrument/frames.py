@@ -30,11 +30,11 @@ from .recorder import LAST, commit
 from .recording import ClosedFrame, NodeRow, name_of_path
 from .resuming import RESUMABLE, resumed
 from .sites import CallSite, GraphSite, Times
-from .tape import Recorded, Stopwatch, ValueChanged, record
+from .tape import Recorded, Stopwatch, ValueChanged, is_recording, record
 from .tracer import is_leaf, reason_to_close, runs_no_python
 from .variants import Graphs, Variant
 
-__all__ = ["FrameRuns"]
+__all__ = ["FrameRuns", "like"]
 
 # Readings that may wait as Python objects before they are packed.
 _MAX_PENDING_READINGS = 2**16
@@ -122,6 +122,8 @@ class FrameRuns:
             ):
                 output = run.record(site, site.times, self._root, module, forward, args, kwargs)
             else:
+                if not self.runs_as_it_is:
+                    site.look_at_arguments(self._root, args, kwargs)
                 output = run.run_closed(site, site.times, module, forward, args, kwargs)
             if type(output) in RESUMABLE:
                 # What has run up to now is only the making of it.
@@ -149,7 +151,7 @@ class FrameRuns:
     ) -> bool:
         # A class that something has put on top of the drop-in's may compute in another way.
         is_plain = type(module) is self._root.holder and not self.runs_as_it_is
-        return is_plain and self._root.may_record(module, args, kwargs)
+        return is_plain and not is_recording() and self._root.may_record(module, args, kwargs)
 
     def keep_whole(self, reason: str) -> None:
         """Look at nothing within the root from now on."""
@@ -355,11 +357,19 @@ class _Run:
         if event == "call" and frame.f_code is _CALL_OF_MODULE:
             self._mark_late(frame.f_locals["self"])
 
-    def _mark_late(self, module: nn.Module) -> None:
+    def _see_in_recording(self, module: nn.Module, stopwatch: _FrameStopwatch) -> None:
+        """``module`` is called, by the frame that stands still with ``stopwatch``."""
+        if self._mark_late(module) and stopwatch.frame is not None:
+            stopwatch.frame.site.calls_others = True
+
+    def _mark_late(self, module: nn.Module) -> bool:
+        """Mark ``module`` if it was not known that it may be called; return whether that is so."""
         if SLOT not in module.__dict__ and module.__dict__ is not self.runs.root_state:
             mark = mark_of(module)
             put_marks([mark], self)
             self._late_marks.append(mark)
+            return True
+        return False
 
     def finished_events(self) -> list[tuple[Times, Sequence[float]]]:
         """Return the events as if there had been no pauses."""
@@ -460,6 +470,7 @@ class _Run:
                 without.append(variant)
         if graphs.may_record(module, args, kwargs):
             return self.record(site, times, graphs, module, run_module, args, kwargs)
+        site.look_at_arguments(graphs, args, kwargs)
         return self.run_closed(site, times, module, run_module, args, kwargs)
 
     def record(
@@ -475,7 +486,7 @@ class _Run:
         """Run the forward of ``module`` as it is, and make a graph of what it does."""
         num_events, start = len(self.events), self.clock()
         start -= sum(end - begin for begin, end in self.pauses)
-        model = _like(graphs.model, module)
+        model = like(graphs.model, module)
         stopwatch = _FrameStopwatch(self.clock, self.pauses)
         recorded = Recorded(None)
 
@@ -488,7 +499,7 @@ class _Run:
                 call=run_module,
                 owner=module,
                 is_leaf=self._is_called_whole,
-                see_module=self._mark_late,
+                see_module=lambda called: self._see_in_recording(called, stopwatch),
                 stopwatch=stopwatch,
             )
             return recorded.output
@@ -618,7 +629,7 @@ class _Run:
         return _Frame(self, site, mode, see_call)
 
 
-def _like(model: nn.Module, module: nn.Module) -> nn.Module:
+def like(model: nn.Module, module: nn.Module) -> nn.Module:
     """Return an object of the class of ``model`` with the state of ``module``."""
     if model.__dict__ is module.__dict__ or type(model) is type(module):
         return model if model.__dict__ is module.__dict__ else module
@@ -698,20 +709,24 @@ class _Frame:
 
 
 class _FrameStopwatch(Stopwatch):
-    """A stopwatch of a recording, while whose pauses nothing is a call of the frame's."""
+    """A stopwatch of a recording, while whose pauses nothing is a call of the frame's.
 
-    _frame: Any = None
+    Attributes:
+        frame: the frame, during a pause.
+    """
+
+    frame: Any = None
 
     def pause(self) -> float:
         """The recording is at work from here on."""
         if CURRENT.frame is not None:
-            self._frame, CURRENT.frame = CURRENT.frame, None
+            self.frame, CURRENT.frame = CURRENT.frame, None
         return super().pause()
 
     def resume(self) -> float:
         """The call goes on."""
-        if self._frame is not None:
-            CURRENT.frame, self._frame = self._frame, None
+        if self.frame is not None:
+            CURRENT.frame, self.frame = self.frame, None
         return super().resume()
 
 

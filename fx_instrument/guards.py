@@ -405,24 +405,27 @@ def truncate(part: Any, size: int) -> None:
             part.popitem()
 
 
-def _children_of(module: nn.Module) -> list[str] | int:
-    """Return the names of the children of ``module``, or how many they are if they are numbered.
+_Children = tuple[list[str] | None, list[type]]
+
+
+def _children_of(module: nn.Module) -> _Children:
+    """Return the names of the children of ``module``, None if they are numbered, and the classes.
 
     The names of a long ``Sequential`` take longer to go through than most layers to run.
     """
     names = [*module._modules]
     is_numbered = names == [str(number) for number in range(len(names))]
-    return len(names) if is_numbered else names
+    return None if is_numbered else names, [*map(type, module._modules.values())]
 
 
-def has_children(module: nn.Module, children: list[str] | int) -> bool:
-    """Whether the children of ``module`` are those that :func:`_children_of` told."""
-    if isinstance(children, int):
-        return len(module._modules) == children
-    return [*module._modules] == children
+def has_children(module: nn.Module, children: _Children) -> bool:
+    """Whether the children of ``module`` are such as :func:`_children_of` told."""
+    names, classes = children
+    modules = module._modules
+    return [*map(type, modules.values())] == classes and (names is None or [*modules] == names)
 
 
-def _is_open(module: nn.Module, cls: type, children: list[str] | int) -> bool:
+def _is_open(module: nn.Module, cls: type, children: _Children) -> bool:
     """Whether calling ``module`` still runs the forward of ``cls`` and no more."""
     return (
         type(module) is cls
@@ -453,6 +456,25 @@ def ambient_state() -> tuple[Any, ...]:
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
     )
+
+
+def _modes_in_words(state: tuple[Any, ...]) -> str:
+    """Return what differs in ``state``, an ambient state, from how torch starts, in words."""
+    words = [f"grad mode {'on' if state[0] else 'off'}"]
+    words += [
+        f"{name} {value}"
+        for name, value, usual in zip(_MODES[1:], state[1:], _USUAL_STATE[1:], strict=True)
+        if value != usual
+    ]
+    return ", ".join(words)
+
+
+_MODES = (
+    "grad mode", "inference mode", "autocast", "autocast on CUDA", "autocast to",
+    "autocast on CUDA to", "autocast cache", "threads", "default dtype",
+    "deterministic algorithms",
+)  # fmt: skip
+_USUAL_STATE = ambient_state()
 
 
 class Facts:
@@ -517,6 +539,15 @@ class Facts:
         if ("class", type(module)) not in self._seen:
             self._seen[("class", type(module))] = None
             self._add_forward(type(module))
+
+    def add_children(self, path: str, module: nn.Module) -> None:
+        """``module``, found at ``path``, is called as it is, and all that it holds with it."""
+        if module._modules and ("children", path) not in self._seen:
+            self._seen["children", path] = None
+            for name, part in module.named_modules(prefix=path):
+                if part._modules:
+                    children = self._constant(_children_of(part))
+                    self._require(f"has_children({self._module(name)}, {children})")
 
     def add_direct_call(self, path: str, module: nn.Module) -> None:
         """The forward of ``module`` was called without the module, so without its hooks."""
@@ -675,7 +706,7 @@ class Facts:
         """The code asks for torch's modes, which were as ``state`` says."""
         if "ambient" not in self._seen:
             self._seen["ambient"] = None
-            self.in_words["torch's modes"] = ", ".join(map(str, state))
+            self.in_words["torch's modes"] = _modes_in_words(state)
             self._require(f"ambient_state() == {self._constant(state)}")
 
     def add_tensor_at(self, path: str, tensor: torch.Tensor) -> None:

@@ -16,7 +16,7 @@ import os
 import platform
 import types
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -24,8 +24,9 @@ import torch
 from torch import fx, nn
 
 from .clock import DEFAULT_CLOCK, Clock, clock_cost_ns
-from .errors import CaptureError, NotAModuleError
-from .frames import FrameRuns
+from .closing import names_of_method
+from .errors import CaptureError, NotAModuleError, ProfileError
+from .frames import FrameRuns, like
 from .guards import forward_of
 from .locks import new_lock
 from .marks import CURRENT, SLOT, is_compiled
@@ -66,6 +67,7 @@ class Instrumentation:
         self.options = options
         self.is_in_place = is_in_place
         self.timed_class: type[nn.Module] = _timed_class(model, self)
+        self._asks_for_type = _asks_for_type(type(model))
         self.graphs = Graphs(model, "", self.timed_class, options.clock, options.openness())
         self.frames = FrameRuns(self.graphs, options)
         self._lock = new_lock()
@@ -73,6 +75,7 @@ class Instrumentation:
     def new_class(self) -> type[nn.Module]:
         """Return the class of the drop-in, now that the class of its model has changed."""
         self.timed_class = _timed_class(self.model, self)
+        self._asks_for_type = _asks_for_type(type(self.model))
         self.graphs.set_holder(self.timed_class)
         self.graphs.forget()
         return self.timed_class
@@ -92,6 +95,9 @@ class Instrumentation:
             return own
         if isinstance(module, torch.jit.ScriptModule):
             return self.model.forward
+        if self._asks_for_type:
+            # The class of the drop-in is another; this object has the same state.
+            module = like(self.model, module)
         bound: Callable[..., Any] = forward_of(type(self.model)).__get__(module, type(self.model))
         return bound
 
@@ -158,9 +164,18 @@ class Instrumentation:
         Raises:
             TypeError: the arguments do not fit the signature of the model's forward.
         """
-        if not self.frames.runs_as_it_is:
-            inspect.signature(self.eager_forward(module)).bind(*args, **kwargs)
-            self.variant_for(module, args, kwargs)
+        if self.frames.runs_as_it_is:
+            return
+        forward = inspect.signature(self.eager_forward(module))
+        try:
+            forward.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(
+                f"the arguments after the model are those of a call of its forward, "
+                f"{type(self.model).__qualname__}{forward}, which they do not fit: {error}; the "
+                f"options are {', '.join(field.name for field in fields(Options))}"
+            ) from None
+        self.variant_for(module, args, kwargs)
 
     def recording(self) -> Recording:
         """Return all runs up to now."""
@@ -262,6 +277,11 @@ class Instrumentation:
                 if variant.recorder is not None:
                     variant.recorder.reset()
             self.frames.reset()
+
+
+def _asks_for_type(cls: type) -> bool:
+    """Whether the forward of ``cls`` may ask for ``type(self)``."""
+    return "type" in names_of_method(cls, "forward")
 
 
 def _environment() -> dict[str, Any]:
@@ -536,36 +556,61 @@ def instrument(
     ``total_runtime_sec``, ``runtimes_sec`` and ``reset()``. The functions :func:`report`,
     :func:`summary` and :func:`reset` do the same for any model.
 
-    The model is captured by symbolic tracing, now for a call with the arguments that follow it,
-    or, without any, with a tensor for each parameter without a default. It is captured again at
-    the first call for which no graph holds: after ``train()``, with other plain arguments, when
-    an attribute that the forward reads has changed.
+    A graph is captured at the first call of its kind, by symbolic tracing or, where tracing would
+    lose something, by recording the call as it runs; and anew at the first call for which no graph
+    holds: after ``train()``, with other plain arguments, when an attribute that the forward reads
+    has changed. A forward for which no graph can stand runs as the Python that it is: a frame,
+    whose calls of modules and of torch are timed. ``report().closed`` says which and why.
 
     Args:
         model: the module to time. One that is instrumented already is given back as it is.
-        *args: the arguments of a call, if some of them are not tensors. The model is not run.
+        *args: the arguments of a call, for which a graph is traced now. The model is not run.
         clock: a module-level function of no arguments that gives a float of seconds or an int of
             nanoseconds; see :mod:`fx_instrument.clock`.
+        frames: ``"calls"`` to time the torch calls that frames make themselves, ``"modules"`` to
+            time the modules in them alone.
+        leaf: modules that are never opened: names (paths or classes, ``*`` for any part), classes,
+            or a function of a path and a module.
+        inline: modules of torch, else one row each, that are opened; the same.
+        only: the modules to time; the same. All else runs untouched. Empty for all.
         **kwargs: keyword arguments of that call.
 
     Raises:
-        NotAModuleError: ``model`` is not an ``nn.Module``, or is a ``ScriptModule``.
-        CaptureError: symbolic tracing cannot open ``model`` without losing something.
+        NotAModuleError: ``model`` is not an ``nn.Module``.
+        NoSuchModuleError: a name in ``leaf``, ``inline`` or ``only`` fits no module.
+        ProfileError: ``model`` is being profiled.
         TypeError: the arguments do not fit the signature of the model's forward, or ``clock`` is
-            no clock.
+            no clock, or an option is of another type.
+        ValueError: ``frames`` is another word, or ``model`` is instrumented with other options.
     """
     if not isinstance(model, nn.Module):
         hint = ""
         if isinstance(model, type) and issubclass(model, nn.Module):
             hint = f"; instantiate it first: instrument({model.__name__}(...))"
         raise NotAModuleError(f"instrument() needs an nn.Module, got {model!r}{hint}")
+    options = Options(clock, frames, leaf, inline, only)
     if isinstance(model, Instrumented):
+        _check_instrumented(model, options)
         return model
-    module = _wrap(model, Options(clock, frames, leaf, inline, only))
+    module = _wrap(model, options)
     state = _state_of(module)
     if args or kwargs:
         state.capture_for(module, args, kwargs)
     return cast(ModuleT, module)
+
+
+def _check_instrumented(model: nn.Module, options: Options) -> None:
+    """Refuse to instrument anew what is timed in another way."""
+    state, name = _state_of(model), type(model).__qualname__
+    if state.is_in_place:
+        raise ProfileError(
+            f"the model ({name}) is being profiled; leave that block before instrumenting it"
+        )
+    if options not in (Options(), state.options):
+        raise ValueError(
+            f"the model ({name}) is instrumented already, with other options; instrument the model "
+            "that it was made from"
+        )
 
 
 def report(module: nn.Module) -> Report:

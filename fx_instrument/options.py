@@ -129,6 +129,11 @@ def _no_match(option: str, item: str | type[nn.Module], model: nn.Module) -> str
         wanted = item
         names = {name for path, module in modules for name in _names_of(path, module)}
     near = difflib.get_close_matches(wanted, sorted(names), n=_MAX_NEAR, cutoff=0.5)
+    if not near:  # a pattern: what ends like it
+        end = wanted.rpartition(".")[2]
+        ends = {name.rpartition(".")[2] for name in names}
+        near_ends = difflib.get_close_matches(end, sorted(ends), n=_MAX_NEAR, cutoff=0.5)
+        near = [name for name in sorted(names) if name.rpartition(".")[2] in near_ends][:_MAX_NEAR]
     hint = f"; near it are {', '.join(map(repr, near))}" if near else ""
     return (
         f"{option}= has {wanted!r}, but no module of the model ({type(model).__qualname__}) has "

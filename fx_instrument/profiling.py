@@ -91,11 +91,11 @@ class profile:  # noqa: N801 - a context manager, named like the one of torch
         error: BaseException | None,
         trace: types.TracebackType | None,
     ) -> None:
-        assert self._state is not None
+        state = self._entered()
         _leave(self)
-        if type(self.model) is self._state.timed_class:
+        if type(self.model) is state.timed_class:
             # Not by ``__class__``, which means something else for a timed model.
-            _CLASS.__set__(self.model, type(self._state.model))
+            _CLASS.__set__(self.model, type(state.model))
 
     def _check_overlap(self) -> None:
         own = {id(module) for module in self.model.modules()}

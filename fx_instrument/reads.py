@@ -70,6 +70,7 @@ class ModelReads:
         self.paths: dict[int, str] = {}
         self.tensors: dict[int, str] = {}
         self.read_tensors: dict[str, torch.Tensor] = {}
+        self._called: dict[str, nn.Module] = {}
         self._facts = facts
         self._snapshot = snapshot
         self._watcher = watcher
@@ -86,7 +87,9 @@ class ModelReads:
 
     def growing_parts(self) -> list[Any]:
         """Return the lists and dicts to which the run of a forward adds."""
-        return [self._aliases, self._children, self._opened_paths, self._noted_classes]
+        return [
+            self._aliases, self._called, self._children, self._opened_paths, self._noted_classes,
+        ]  # fmt: skip
 
     def note_module(self, path: str, module: nn.Module) -> None:
         """The forward of ``module`` runs as a part of the graph."""
@@ -102,6 +105,12 @@ class ModelReads:
         self._opened_paths[path] = None
         self._note_class(path, type(module))
 
+    def note_call(self, path: str, module: nn.Module) -> None:
+        """``module`` is called as it is."""
+        self._called[path] = module
+        if not isinstance(module, torch.jit.ScriptModule):
+            self._facts.add_children(path, module)
+
     def note_end(self, targets: set[str]) -> None:
         """The call has ended; ``targets`` are the paths that its graph names."""
         tested = {id(module) for module in self._watcher.tested_modules}
@@ -113,6 +122,9 @@ class ModelReads:
         for path, tensor in self.read_tensors.items():
             if id(tensor) in self._rewritten:
                 self._facts.add_identity(path, tensor)
+        for path, module in self._called.items():
+            if path.rpartition(".")[0] not in self._opened_paths:
+                self._facts.add_type(path, module)
         targets = targets | self._opened_paths.keys()
         for path, first in self._aliases:
             if first in targets:

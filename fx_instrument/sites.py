@@ -13,7 +13,7 @@ from torch import nn
 from .closing import calls_others, sees_modes
 from .frame_calls import passed_files
 from .recording import NodeRow
-from .variants import Variant
+from .variants import Graphs, Variant
 
 __all__ = ["CallSite", "GraphSite", "Times"]
 
@@ -99,6 +99,13 @@ class CallSite:
         self.sees_modes = sees_modes(module)
         self.calls_others = calls_others(module)
         self.passed = passed_files(module)
+
+    def look_at_arguments(
+        self, graphs: Graphs, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Note whether a call is given modules, which its forward may call."""
+        if graphs.has_odd_calls and not self.calls_others:
+            self.calls_others = any(isinstance(v, nn.Module) for v in (*args, *kwargs.values()))
 
 
 class GraphSite:

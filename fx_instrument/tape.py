@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import inspect
+import reprlib
 import sys
 import threading
 import time
@@ -24,6 +25,7 @@ from torch import fx, nn, overrides
 from .arguments import has_tensor
 from .call_guards import STARS, compile_arguments, is_plain_torch, reason_against
 from .capture import Capture, paused_collector
+from .function_modes import all_modes
 from .guards import Facts, ambient_state, forward_of, runs_class_forward
 from .locks import TRACE_LOCK
 from .reads import ModelReads
@@ -48,7 +50,7 @@ from .value_checks import ValueChanged, check_value, random_state
 from .values import TENSOR_CLASSES, UnknownValueError, Values, tensors_in
 from .watcher import no_profiler
 
-__all__ = ["Recorded", "Stopwatch", "ValueChanged", "check_value", "record"]
+__all__ = ["Recorded", "Stopwatch", "ValueChanged", "check_value", "is_recording", "record"]
 
 
 @dataclass(frozen=True)
@@ -162,12 +164,19 @@ class _State:
 _state = _State()
 
 
+def is_recording() -> bool:
+    """Whether this thread is in a call that is being recorded."""
+    tape = _state.tape
+    return tape is not None and tape.thread == threading.get_ident()
+
+
 class Tape:
     """The recording of one call.
 
     Attributes:
         reason: why the recording is given up; None as long as it is not.
         is_calling: whether a recorded call runs.
+        thread: the identity of the thread that makes the call.
     """
 
     def __init__(
@@ -195,7 +204,7 @@ class Tape:
         self._stopwatch = stopwatch
         self._times: dict[fx.Node, float] = {}
         self._last_time = 0.0
-        self._thread = threading.get_ident()
+        self.thread = threading.get_ident()
         self._ambient = ambient_state()
         self._facts = Facts(self.suspect)
         self._snapshot = Snapshot(model)
@@ -237,12 +246,11 @@ class Tape:
             self._add_placeholders(forward_of(type(self._model)))
         _state.tape = self
         try:
-            with self._patches:
+            with self._layers_as_usual(), self._patches:
                 patches = (
                     no_profiler(),
                     self._reads.observed(),
                     self._called_modules(),
-                    self._layers_as_usual(),
                 )
                 for patch in patches if self.reason is None else ():
                     self._patches.enter_context(patch)
@@ -315,7 +323,7 @@ class Tape:
     @contextlib.contextmanager
     def _called_modules(self) -> Iterator[None]:
         """See each call of a module in this thread."""
-        original, thread, get_ident = nn.Module.__call__, self._thread, threading.get_ident
+        original, thread, get_ident = nn.Module.__call__, self.thread, threading.get_ident
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if get_ident() != thread or self.is_calling or self.reason is not None:
@@ -335,17 +343,21 @@ class Tape:
 
     @contextlib.contextmanager
     def _layers_as_usual(self) -> Iterator[None]:
-        """Let layers of torch take the path that they take without a mode that sees their calls."""
+        """Let layers of torch take the path that they take without a mode that sees their calls.
+
+        That lasts as long as such a mode is there, even if the recording was given up.
+        """
         has_torch_function = overrides.has_torch_function
-        thread, get_ident = self._thread, threading.get_ident
+        thread, get_ident = self.thread, threading.get_ident
 
         def has_override(args: Iterable[Any]) -> bool:
             values = [*args]
-            is_recorded = get_ident() == thread and not any(
+            if get_ident() != thread or not all(getattr(m, "is_own", False) for m in all_modes()):
+                return has_torch_function(values)
+            return any(
                 issubclass(type(value), torch.Tensor) and type(value) not in TENSOR_CLASSES
                 for value in values
             )
-            return not is_recorded and has_torch_function(values)
 
         overrides.has_torch_function = has_override
         try:
@@ -426,6 +438,7 @@ class Tape:
             self.suspect(f"it changes the module {path!r} before it calls it")
             return
         node = self._create_node("call_module", path, *call)
+        self._reads.note_call(path, module)
         is_layer = is_torch_layer(module)
         if is_layer:
             self._leaves[path] = module
@@ -562,6 +575,7 @@ class Tape:
             return
         # What came before is known to change nothing only as long as the layers are as they are.
         self._relies_on_metadata = True
+        self._facts.in_words[f"the value of {node.name}"] = reprlib.repr(value)
         if self._has_drawn and self._random_state is None:
             first = next((n for n in self._graph.nodes if n.op != "placeholder"), node)
             with self._graph.inserting_before(first):

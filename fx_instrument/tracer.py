@@ -330,6 +330,7 @@ class CaptureTracer(fx.Tracer):
                         self.refuse(f"it changes the hooks of {path!r} before it calls it")
                     self._effects.append(effects_of(m))
                 self._is_called_whole = True
+                self._reads.note_call(path, m)
                 output = super().call_module(m, forward, args, kwargs)
                 if gives_tensor(m):
                     output.node.meta[GIVES_TENSOR] = True

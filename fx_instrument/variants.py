@@ -135,6 +135,7 @@ class Graphs:
     Attributes:
         variants: the graphs, in the order in which they were captured.
         closed: why calls of the module could not be given a graph, each reason once.
+        has_odd_calls: whether a call had an argument of which no graph can be sure.
     """
 
     def __init__(
@@ -144,6 +145,7 @@ class Graphs:
         self.path = path
         self.variants: list[Variant] = []
         self.closed: list[ClosedFrame] = []
+        self.has_odd_calls = False
         self.last: Variant | None = None
         self.holder = holder
         self._on_holder: dict[str, Any] = {}
@@ -216,6 +218,7 @@ class Graphs:
         try:
             key = call_key(args, kwargs)
         except TypeError as error:
+            self.has_odd_calls = True
             if not any(isinstance(value, fx.Proxy) for value in (*args, *kwargs.values())):
                 self.note_closed(f"it is called with an argument of type {error}")
             return None
