@@ -41,7 +41,7 @@ def kind_of(value: Any) -> Kind:
         return cls, (kind_of(value.start), kind_of(value.stop), kind_of(value.step))
     if isinstance(value, _BY_VALUE) or cls is torch.Size:
         return cls, value
-    raise TypeError(f"{cls.__module__}.{cls.__qualname__}")
+    raise TypeError(name_of_class(cls))
 
 
 def call_key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Kind:
@@ -57,6 +57,13 @@ def call_key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Kind:
         return tuple(kinds), tuple((name, kind_of(value)) for name, value in kwargs.items())
     except RecursionError:
         raise TypeError("container that holds itself") from None
+
+
+def name_of_class(cls: type) -> str:
+    """Return the full name of ``cls``, of a builtin class its name alone."""
+    return (
+        cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+    )
 
 
 def has_tensor(value: Any) -> bool:

@@ -23,6 +23,7 @@ __all__ = [
     "closed_frame",
     "effects_of",
     "names_of_method",
+    "runs_layers_as_its_own",
     "sees_modes",
     "sees_recording",
 ]
@@ -193,6 +194,12 @@ def sees_modes(module: nn.Module) -> bool:
     if "forward" in names_of_method(type(module), "forward"):
         classes |= {type(part) for part in module.modules()}
     return any(map(_asks_for_modes, classes)) or _effects_of(module).sees_modes
+
+
+def runs_layers_as_its_own(model: nn.Module) -> bool:
+    """Whether a forward in ``model`` runs that of a layer of torch which asks for modes."""
+    parts = (p for p in model.modules() if not type(p).__module__.startswith("torch.nn."))
+    return any(map(sees_modes, parts))
 
 
 def _asks_for_modes(cls: type) -> bool:

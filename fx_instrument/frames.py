@@ -139,12 +139,13 @@ class FrameRuns:
                 take_out(self.mode)  # An interrupt came as the mode was being taken out.
             raise
         finally:
-            CURRENT.frame = outer
             try:
                 run.take_marks()
             except BaseException:  # An interrupt.
                 run.take_marks()
                 raise
+            finally:
+                CURRENT.frame = outer
 
     def _may_record(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]

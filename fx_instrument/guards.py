@@ -24,6 +24,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
+from .arguments import name_of_class
 from .marks import SLOT
 from .snapshot import is_users_class, is_users_module, items_of, kept_by, slots_of
 
@@ -118,7 +119,7 @@ def freeze(value: Any, seen: dict[int, Any] | None = None) -> Any:
         or hasattr(cls, "__next__")
         or cls.__module__.startswith(_UNFREEZABLE_MODULES)
     ):
-        raise UnfreezableError(f"it reads a {cls.__module__}.{cls.__qualname__}, which may change")
+        raise UnfreezableError(f"it reads a {name_of_class(cls)}, which may change")
     seen[id(value)] = value
     if isinstance(value, types.MappingProxyType):
         return freeze(dict(value), seen)
@@ -185,7 +186,7 @@ def _contents_of(value: Any) -> _Contents | None:
             waiting.append(owner)
             continue
         if is_users_class(value):
-            classes |= dict.fromkeys(value.__mro__[:-1])
+            classes |= dict.fromkeys(base for base in _bases_of(value) if base is not object)
             continue
         if type(value) in _SCALARS or isinstance(value, (float, complex, *_IDENTICAL)):
             continue
@@ -236,16 +237,23 @@ def _is_unchanged(contents: _Contents | None) -> bool:
 
 
 def plain_attributes(cls: type) -> list[tuple[str, Any]]:
-    """Return the attributes of ``cls``, bases included, that are values rather than functions."""
+    """Return the attributes of ``cls`` that are values rather than functions.
+
+    Those of its bases are among them, and those of its own class, where that is a user's.
+    """
     return [
         (name, value)
-        for base in cls.__mro__
+        for base in _bases_of(cls)
         for name, value in vars(base).items()
         if type(value) in _SCALARS
         or isinstance(value, (float, *_CONTAINERS))
         or _is_plain_object(value)
         if not name.startswith("__")
     ]
+
+
+def _bases_of(cls: type) -> list[type]:
+    return [*cls.__mro__, *filter(is_users_class, type.mro(type(cls)))]
 
 
 def _is_plain_object(value: Any) -> bool:
@@ -615,8 +623,7 @@ class Facts:
         """
         for name in names:
             key = ("class attribute", cls, name)
-            bases = (*cls.__mro__, *filter(is_users_class, type.mro(type(cls))))
-            owner = next((base for base in bases if name in vars(base)), None)
+            owner = next((base for base in _bases_of(cls) if name in vars(base)), None)
             if owner is None or key in self._seen or owner.__module__.startswith("torch."):
                 continue
             self._seen[key] = None

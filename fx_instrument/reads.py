@@ -122,6 +122,8 @@ class ModelReads:
         for path, tensor in self.read_tensors.items():
             if id(tensor) in self._rewritten:
                 self._facts.add_identity(path, tensor)
+            if self._watcher.may_read_attributes(tensor):
+                self._facts.add_attributes_of_tensor(path, tensor)
         for path, module in self._called.items():
             if path.rpartition(".")[0] not in self._opened_paths:
                 self._facts.add_type(path, module)

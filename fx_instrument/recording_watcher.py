@@ -19,7 +19,6 @@ from .guards import Facts
 from .snapshot import Snapshot, is_plain, is_same
 from .soundness import (
     Origin,
-    asks_by_name,
     compares_objects,
     is_harmless,
     is_harmless_stdlib,
@@ -111,7 +110,7 @@ class RecordingWatcher(CallWatcher):
             if name in outer.f_code.co_cellvars and outer.f_locals.get(name) is value:
                 return
             outer = outer.f_back
-        self._snapshot.keep(path, name, value)
+        self._note_value(path, name, value)
 
     def _note_environment(self) -> None:
         self._facts.add_condition(
@@ -141,21 +140,11 @@ class RecordingWatcher(CallWatcher):
             self.may_pass = True
             self._refuse(f"it calls {frame.f_code.co_name}(), whose results are cached")
 
-    def may_read_attributes(self, tensor: torch.Tensor) -> bool:
-        """Whether the code may have read what ``tensor`` was given as attributes."""
-        codes = self._users_code()
-        if any(map(asks_by_name, codes)):
-            return True
-        return any(name in vars(tensor) for code in codes for name in code.co_names)
-
     def compares(self, name: str) -> bool:
         """Whether code that reads an attribute ``name`` asks which of two objects it is."""
         return any(
-            name in names_read(code) and compares_objects(code) for code in self._users_code()
+            name in names_read(code) and compares_objects(code) for code in self.users_code()
         )
-
-    def _users_code(self) -> list[types.CodeType]:
-        return [code for code in self._seen_code if self._origins.get(id(code)) is Origin.USER]
 
     def catches(self, code: types.CodeType) -> bool:
         """Whether ``code`` is the model's and has a `try` statement."""

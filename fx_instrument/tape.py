@@ -22,9 +22,10 @@ from typing import Any
 import torch
 from torch import fx, nn, overrides
 
-from .arguments import has_tensor
+from .arguments import has_tensor, name_of_class
 from .call_guards import STARS, compile_arguments, is_plain_torch, reason_against
 from .capture import Capture, paused_collector
+from .closing import runs_layers_as_its_own
 from .function_modes import all_modes
 from .guards import Facts, ambient_state, forward_of, runs_class_forward
 from .locks import TRACE_LOCK
@@ -246,7 +247,11 @@ class Tape:
             self._add_placeholders(forward_of(type(self._model)))
         _state.tape = self
         try:
-            with self._layers_as_usual(), self._patches:
+            # Code of torch that is compiled from here on would see that this is changed.
+            outlasts = runs_layers_as_its_own(self._model)
+            outlasting = contextlib.ExitStack() if outlasts else self._patches
+            with outlasting, self._patches:
+                outlasting.enter_context(self._layers_as_usual())
                 patches = (
                     no_profiler(),
                     self._reads.observed(),
@@ -345,7 +350,7 @@ class Tape:
     def _layers_as_usual(self) -> Iterator[None]:
         """Let layers of torch take the path that they take without a mode that sees their calls.
 
-        That lasts as long as such a mode is there, even if the recording was given up.
+        Where that matters, it lasts even if the recording is given up, as does the mode.
         """
         has_torch_function = overrides.has_torch_function
         thread, get_ident = self.thread, threading.get_ident
@@ -563,7 +568,7 @@ class Tape:
         else:
             cls = type(output)
             what = "module" if node.op == "call_module" else "function of torch"
-            self.suspect(f"a {what} gives it a {cls.__module__}.{cls.__qualname__}")
+            self.suspect(f"a {what} gives it a {name_of_class(cls)}")
 
     def _check(self, node: fx.Node, value: Any) -> None:
         """Let each run check that what ``node`` gives is ``value``."""
@@ -769,11 +774,9 @@ class Tape:
             self.suspect(changes[0])
             self._may_retry = True
 
-    def _note_attributes_of_tensors(self) -> None:
-        """Note what the code may have asked of the model's tensors beside what torch knows."""
-        for path, tensor in self._reads.read_tensors.items():
-            if self._watcher.may_read_attributes(tensor):
-                self._facts.add_attributes_of_tensor(path, tensor)
+    def _check_identities(self) -> None:
+        """Give up if the code asks by `is` for a tensor that another call may be given."""
+        for path in self._reads.read_tensors:
             if self._inputs and self._watcher.compares(path.rpartition(".")[2]):
                 raise UnknownValueError(f"it asks by `is` for {path!r}, which it may be given")
 
@@ -786,7 +789,7 @@ class Tape:
         self._graph.lint()
         targets = {str(n.target) for n in self._graph.nodes if n.op in ("call_module", "get_attr")}
         self._reads.note_end(targets)
-        self._note_attributes_of_tensors()
+        self._check_identities()
         for path, leaf in self._leaves.items():
             if self._relies_on_metadata:
                 self._facts.add_leaf(path, leaf)

@@ -24,7 +24,7 @@ import torch
 from torch import fx, nn
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 
-from .arguments import has_tensor
+from .arguments import has_tensor, name_of_class
 from .closing import Effects, closed_frame, effects_of
 from .errors import CaptureError
 from .guards import Facts, ambient_state, forward_of, has_hooks, runs_hooks, truncate
@@ -493,12 +493,12 @@ class CaptureTracer(fx.Tracer):
             self._check_keys(a)
         if isinstance(a, dict) and cls not in (dict, immutable_dict):
             if cls is not collections.OrderedDict:
-                self.refuse(f"it makes a {cls.__module__}.{cls.__qualname__}")
+                self.refuse(f"it makes a {name_of_class(cls)}")
             return self.create_node("call_function", cls, (self.create_arg([*a.items()]),), {})
         if isinstance(a, (list, tuple)) and not (
             cls in (list, tuple, immutable_list, torch.Size) or _is_namedtuple(cls)
         ):
-            self.refuse(f"it makes a {cls.__module__}.{cls.__qualname__}")
+            self.refuse(f"it makes a {name_of_class(cls)}")
         if dataclasses.is_dataclass(a) and not isinstance(a, type) and not _is_rebuilt(a):
             self.refuse(
                 f"it makes a {cls.__qualname__}, a dataclass that does more than its fields"
@@ -508,7 +508,7 @@ class CaptureTracer(fx.Tracer):
     def _check_output(self, value: Any, seen: set[int]) -> None:
         """Refuse an output that a graph would give as another object."""
         cls = type(value)
-        name = f"{cls.__module__}.{cls.__qualname__}"
+        name = name_of_class(cls)
         if isinstance(value, (torch.Size, np.generic)):
             self.refuse(f"it returns a {name}")
         is_object = dataclasses.is_dataclass(value) and not isinstance(value, type)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from .arguments import has_tensor
+from .arguments import has_tensor, name_of_class
 from .snapshot import is_plain
 from .soundness import Origin, file_of, origin_of
 
@@ -119,7 +119,7 @@ class Values:
         if cls is range:
             return value
         raise UnknownValueError(
-            f"it passes a {cls.__module__}.{cls.__qualname__} to a function of torch or a layer"
+            f"it passes a {name_of_class(cls)} to a function of torch or a layer"
         )
 
     def output(self, value: Any, outlives: Callable[[Any], bool]) -> Any:
@@ -143,7 +143,7 @@ class Values:
             return node
         if cls in _LITERALS and cls is not torch.Size:
             return value
-        name = f"{cls.__module__}.{cls.__qualname__}"
+        name = name_of_class(cls)
         if not is_plain(value):
             if outlives(value):
                 raise UnknownValueError(f"it returns a {name} that outlives the call")

@@ -29,6 +29,7 @@ from .snapshot import (
 from .soundness import (
     Origin,
     asked_of_globals,
+    asks_by_name,
     asks_for_modes,
     draws_from_numpy,
     file_of,
@@ -132,6 +133,17 @@ class CallWatcher:
         """Return the function in C that ``frame`` is in a call of, or None."""
         caller, function = self._builtin_call
         return function if caller is frame else None
+
+    def may_read_attributes(self, tensor: torch.Tensor) -> bool:
+        """Whether the code may have read what ``tensor`` was given as attributes."""
+        codes = self.users_code()
+        if any(map(asks_by_name, codes)):
+            return True
+        return any(name in vars(tensor) for code in codes for name in code.co_names)
+
+    def users_code(self) -> list[types.CodeType]:
+        """Return the code of the model's that has run."""
+        return [code for code in self._seen_code if self._origins.get(id(code)) is Origin.USER]
 
     def restore_containers(self, *, is_complete: bool) -> list[tuple[str, str]]:
         """Put back what containers held that the call did not make itself.
@@ -308,7 +320,7 @@ class CallWatcher:
         self._refuse("it reads os.environ")
 
     def _keep_closure(self, frame: types.FrameType, path: str, name: str) -> None:
-        self._snapshot.keep(path, name, frame.f_locals.get(name))
+        self._note_value(path, name, frame.f_locals.get(name))
 
     def _note_modes(self) -> None:
         self._facts.add_ambient(ambient_state())
@@ -338,7 +350,7 @@ class CallWatcher:
             elif isinstance(value, type):
                 self._note_python_class(code, value)
             else:
-                self._note_value(name, value)
+                self._note_value("", name, value)
                 self._facts.add_global(namespace, name)
         for name, attribute in asked_of_globals(code):
             value = namespace.get(name)
@@ -368,12 +380,14 @@ class CallWatcher:
             self._snapshot.keep_namespace("", module)
         for attribute in names_read(code):
             value = vars(module).get(attribute, torch)
+            if _is_wrapper(value):
+                continue
             if isinstance(value, types.ModuleType):
                 self._note_python_module(code, value)
             elif isinstance(value, type):
                 self._note_python_class(code, value)
             else:
-                self._note_value(attribute, value)
+                self._note_value("", attribute, value)
                 if is_users or not callable(value):
                     self._facts.add_attribute_of(module, attribute)
 
@@ -383,12 +397,12 @@ class CallWatcher:
         if origin_of(file_of(cls)) is Origin.USER:
             self._snapshot.keep_class("", cls)
 
-    def _note_value(self, name: str, value: Any) -> None:
+    def _note_value(self, path: str, name: str, value: Any) -> None:
         if draws_from_numpy(value):
             self._refuse(f"it draws random numbers from numpy, by {name!r}")
         self.refuse_cached(value)
-        self.note_function("", value)
-        self._snapshot.keep("", name, value)
+        self.note_function(path, value)
+        self._snapshot.keep(path, name, value)
 
 
 def _is_users(function: types.FunctionType) -> bool:

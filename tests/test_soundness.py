@@ -352,7 +352,7 @@ CLOSED = {
     ReturnsOwnList: "returns a list that outlives the call",
     MakesHalfMade: "makes a HalfMade, a dataclass",
     ParameterCalledInf: "its parameter 'inf'",
-    Deterministic: "changes a mode of torch",
+    Deterministic: "a change of torch.s settings",
     DecoratedByAutocast: "a change of autocast",
     ReadsDict: "reads the attribute '__dict__'",
     ReadsWhatHookKept: "raises KeyError: 'last'",

@@ -454,7 +454,7 @@ def with_attribute(self, x):
         (lambda self, x: self.alone[0](x), "not a submodule"),
         (lambda self, x: x.register_hook(print) and x, "register_hook"),
         (lambda self, x: (lambda y: [y, y])([x]), "twice"),
-        (lambda self, x: object(), "returns a builtins.object"),
+        (lambda self, x: object(), "returns a object"),
         (lambda self, x: x.grad, "uses grad"),
         (lambda self, x: x * os.path.exists("fx_instrument"), "calls exists"),
         (lambda self, x: x * id(x), "calls id"),
