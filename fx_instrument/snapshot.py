@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import inspect
 import operator
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,6 +24,7 @@ __all__ = [
     "copy_of",
     "is_plain",
     "is_same",
+    "is_trace_wrapper",
     "is_users_class",
     "is_users_module",
     "items_of",
@@ -135,7 +137,7 @@ class Snapshot:
         """Keep the attributes of a class or a Python module; return whether they were not yet."""
         is_new = id(owner) not in self._namespaces
         if is_new:
-            self._namespaces[id(owner)] = (path, owner, dict(vars(owner)))
+            self._namespaces[id(owner)] = (path, owner, _attributes_of(owner))
         return is_new
 
     def has_tensor(self, tensor: torch.Tensor) -> bool:
@@ -204,7 +206,7 @@ class Snapshot:
                 put_back = functools.partial(setattr, holder, slot, value)
                 yield path, f"it changes the contents of {name!r}", put_back
         for path, owner, attributes in self._namespaces.values():
-            for key in _changed_keys(vars(owner), attributes):
+            for key in _changed_keys(_attributes_of(owner), attributes):
                 put_back = functools.partial(delattr, owner, key)
                 if key in attributes:
                     put_back = functools.partial(setattr, owner, key, attributes[key])
@@ -279,6 +281,22 @@ def kept_by(function: types.FunctionType) -> list[Any]:
 def is_plain(value: Any) -> bool:
     """Whether ``value`` is a plain value, or a tuple of such."""
     return type(value) in _SCALARS or (type(value) is tuple and all(map(is_plain, value)))
+
+
+def _attributes_of(owner: type | types.ModuleType) -> dict[str, Any]:
+    return {
+        name: value.__wrapped__ if is_trace_wrapper(value) else value
+        for name, value in vars(owner).items()
+    }
+
+
+def is_trace_wrapper(value: Any) -> bool:
+    """Whether ``value`` is what a trace puts in the place of a function meanwhile."""
+    code = getattr(value, "__code__", None)
+    return isinstance(code, types.CodeType) and code.co_filename == _TRACE_FILE
+
+
+_TRACE_FILE = inspect.getfile(fx.Tracer)
 
 
 def is_users_class(value: Any) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import torch
-from torch import fx, nn
+from torch import nn
 
 from .guards import Facts, ambient_state
 from .proxies import Proxy, may_be_none
@@ -22,6 +22,7 @@ from .snapshot import (
     CONTAINERS,
     Snapshot,
     copy_of,
+    is_trace_wrapper,
     is_users_class,
     is_users_module,
     restore_contents,
@@ -61,8 +62,6 @@ _NUM_OWN_REFERENCES = 2
 
 # Functions that tell of what class an object is, or what attributes it has.
 _TYPE_QUESTIONS = frozenset({"isinstance", "issubclass", "hasattr", "getattr", "type"})
-
-_TRACE_FILE = inspect.getfile(fx.Tracer)
 
 
 class CallWatcher:
@@ -342,7 +341,7 @@ class CallWatcher:
     def _note_globals(self, code: types.CodeType, namespace: dict[str, Any]) -> None:
         """Note the globals that ``code`` names, and what it may read of them."""
         for name in code.co_names:
-            if name not in namespace or _is_wrapper(namespace[name]):
+            if name not in namespace or is_trace_wrapper(namespace[name]):
                 continue
             value = namespace[name]
             if isinstance(value, types.ModuleType):
@@ -380,7 +379,7 @@ class CallWatcher:
             self._snapshot.keep_namespace("", module)
         for attribute in names_read(code):
             value = vars(module).get(attribute, torch)
-            if _is_wrapper(value):
+            if is_trace_wrapper(value):
                 continue
             if isinstance(value, types.ModuleType):
                 self._note_python_module(code, value)
@@ -407,12 +406,6 @@ class CallWatcher:
 
 def _is_users(function: types.FunctionType) -> bool:
     return origin_of(function.__code__.co_filename) is Origin.USER
-
-
-def _is_wrapper(value: Any) -> bool:
-    """Whether ``value`` is what a trace puts in the place of a function meanwhile."""
-    code = getattr(value, "__code__", None)
-    return isinstance(code, types.CodeType) and code.co_filename == _TRACE_FILE
 
 
 @contextlib.contextmanager
