@@ -433,14 +433,9 @@ def has_children(module: nn.Module, children: _Children) -> bool:
     return [*map(type, modules.values())] == classes and (names is None or [*modules] == names)
 
 
-def _is_open(module: nn.Module, cls: type, children: _Children) -> bool:
+def _is_open(module: nn.Module, cls: type) -> bool:
     """Whether calling ``module`` still runs the forward of ``cls`` and no more."""
-    return (
-        type(module) is cls
-        and "forward" not in module.__dict__
-        and not has_hooks(module)
-        and has_children(module, children)
-    )
+    return type(module) is cls and "forward" not in module.__dict__ and not has_hooks(module)
 
 
 def _shortened(value: Any) -> str:
@@ -537,13 +532,13 @@ class Facts:
             return
         self._seen[path] = None
         variable = self._module(path)
-        children = self._constant(_children_of(module))
         if path:
             cls = self._constant(type(module))
-            self._require(f"is_open({variable}, {cls}, {children})")
+            self._require(f"is_open({variable}, {cls})")
             self._require("not has_global_hooks()", once=True)
         else:
-            self._require(f"'forward' not in root.__dict__ and has_children(root, {children})")
+            self._require("'forward' not in root.__dict__")
+        self._require(self._has_children(variable, module))
         if ("class", type(module)) not in self._seen:
             self._seen[("class", type(module))] = None
             self._add_forward(type(module))
@@ -554,8 +549,7 @@ class Facts:
             self._seen["children", path] = None
             for name, part in module.named_modules(prefix=path):
                 if part._modules:
-                    children = self._constant(_children_of(part))
-                    self._require(f"has_children({self._module(name)}, {children})")
+                    self._require(self._has_children(self._module(name), part))
 
     def add_direct_call(self, path: str, module: nn.Module) -> None:
         """The forward of ``module`` was called without the module, so without its hooks."""
@@ -592,8 +586,7 @@ class Facts:
         self._seen[members] = None
         if kind == "_modules":
             if path not in self._seen:  # else its names are guarded already
-                children = self._constant(_children_of(module))
-                self._require(f"has_children({self._module(path)}, {children})")
+                self._require(self._has_children(self._module(path), module))
         else:
             known = [(name, value is None) for name, value in vars(module)[kind].items()]
             self._require(
@@ -800,6 +793,12 @@ class Facts:
         self._require(
             f"({unchanged} and {expression} is {same}) or freeze({expression}) == {frozen}"
         )
+
+    def _has_children(self, variable: str, module: nn.Module) -> str:
+        """Return the condition that ``variable`` has children such as those of ``module``."""
+        if not module._modules:
+            return f"not {variable}._modules"
+        return f"has_children({variable}, {self._constant(_children_of(module))})"
 
     def _module(self, path: str) -> str:
         """Return the local variable that holds the module at ``path``."""
