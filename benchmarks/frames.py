@@ -107,7 +107,7 @@ BOUNDS = (
     Bound(
         "children",
         "opened module in a frame, with its guards and key, over an eager call of it",
-        at_most=2.0,
+        at_most=2.5,
     ),
 )
 

@@ -401,6 +401,8 @@ class _Run:
             self.events.append((site.times, (start, clock())))
             return output
         assert member is not None
+        if graphs.is_shut:
+            return self.run_closed(site, site.times, module, run_module, args, kwargs)
         return self.run_member(site, site.times, member, run_module, args, kwargs)
 
     def _place_of(self, frame: _Frame, module: nn.Module) -> tuple[Member | None, CallSite]:
@@ -587,10 +589,12 @@ class _Run:
         run_module: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
+        outer: Any = None,
     ) -> Any:
         """Run the forward of ``module`` as it is, at ``site``.
 
-        ``times`` is None where the graph that calls it reads the clock around it.
+        ``times`` is None where the graph that calls it reads the clock around it. ``outer`` is the
+        frame that goes on when it has ended.
         """
         # As frame.enter() and frame.leave(), without the calls: this is done for every frame.
         frame = self.frame_at(site, module)
@@ -608,7 +612,7 @@ class _Run:
             end = clock()
             if see_call is not None:
                 sys.setprofile(None)
-            CURRENT.frame = None
+            CURRENT.frame = outer
             if mode is not None:
                 take_out(mode)
         if times is not None:
@@ -617,6 +621,8 @@ class _Run:
 
     def frame_at(self, site: CallSite, module: nn.Module) -> _Frame:
         """Return the frame of ``module`` at ``site``."""
+        if not (site.sees_modes or site.is_blind or site.calls_others or self.is_recording):
+            return _Frame(self, site, self.mode, None)
         if site.is_blind:
             return _Frame(self, site, None, None)
         if self.is_recording:
@@ -805,16 +811,15 @@ class _GraphFrame:
             return run_module(*args, **kwargs)
         run, frames = self._run, self._site.frames
         site = frames.get(index)
+        member = run.runs.member(module)
         if site is None:
             row = self._variant.rows[index]
-            member = run.runs.member(module)
             row = row._replace(target=row.target if member is None else member.path)
             site = run.runs.new_call_site(frames, index, row, module)
+        if member is None or member.graphs is None or member.graphs.is_shut:
+            return run.run_closed(site, None, module, run_module, args, kwargs, self)
         CURRENT.frame = None
-        member = run.runs.member(module)
         try:
-            if member is None or member.graphs is None:
-                return run.run_closed(site, None, module, run_module, args, kwargs)
             return run.run_member(site, None, member, run_module, args, kwargs)
         finally:
             CURRENT.frame = self

@@ -11,17 +11,17 @@ __all__ = ["all_modes", "push_mode", "put_in", "set_modes", "take_out"]
 
 push_mode = torch._C._push_on_torch_function_stack
 _pop_mode = torch._C._pop_torch_function_stack
+_num_modes = torch._C._len_torch_function_stack
 
 
 def all_modes() -> list[Any]:
     """Return the modes of the thread, the top last."""
-    depth = torch._C._len_torch_function_stack()
-    return [torch._C._get_function_stack_at(index) for index in range(depth)]
+    return [torch._C._get_function_stack_at(index) for index in range(_num_modes())]
 
 
 def set_modes(modes: list[Any]) -> None:
     """Make ``modes`` the modes of the thread."""
-    while torch._C._len_torch_function_stack():
+    while _num_modes():
         _pop_mode()
     for mode in modes:
         push_mode(mode)
@@ -29,14 +29,18 @@ def set_modes(modes: list[Any]) -> None:
 
 def take_out(mode: TorchFunctionMode) -> int:
     """Take ``mode`` off the stack, if it is there; return how many were above it."""
-    above = []
-    num_modes = torch._C._len_torch_function_stack()
-    while num_modes and (top := _pop_mode()) is not mode:
+    num_modes = _num_modes()
+    if not num_modes:
+        return 0
+    top = _pop_mode()
+    if top is mode:
+        return 0
+    above = [top]
+    while len(above) < num_modes and (top := _pop_mode()) is not mode:
         above.append(top)
-        num_modes -= 1
     for other in reversed(above):
         push_mode(other)
-    return len(above) if num_modes else 0
+    return len(above) if top is mode else 0
 
 
 def put_in(mode: TorchFunctionMode, num_above: int) -> None:

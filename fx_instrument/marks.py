@@ -51,13 +51,13 @@ def _call(module: nn.Module, run_module: Callable[..., Any], *args: Any, **kwarg
 class Mark:
     """What stands on a module while a run is in flight that may call it."""
 
-    __slots__ = ("__weakref__", "_call", "_previous", "module", "runs")
+    __slots__ = ("__weakref__", "_previous", "call", "module", "runs")
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.runs: set[object] = set()
         self._previous: Callable[..., Any] | None = None
-        self._call: Callable[..., Any] = functools.partial(_call, module, module._call_impl)
+        self.call: Callable[..., Any] = functools.partial(_call, module, module._call_impl)
 
     def put_on(self) -> None:
         attributes = self.module.__dict__
@@ -65,15 +65,15 @@ class Mark:
         if self._previous is not None:
             attributes[SLOT] = functools.partial(_call, self.module, self._previous)
         else:
-            attributes[SLOT] = self._call
+            attributes[SLOT] = self.call
 
     def take_off(self) -> None:
         attributes = self.module.__dict__
-        if getattr(attributes.get(SLOT), "func", None) is _call:
-            if self._previous is None:
-                del attributes[SLOT]
-            else:
-                attributes[SLOT] = self._previous
+        standing = attributes.get(SLOT)
+        if standing is self.call:
+            del attributes[SLOT]
+        elif getattr(standing, "func", None) is _call:
+            attributes[SLOT] = self._previous
 
 
 # The mark of each module that has one, by its id, which stays its own as the mark holds it.
@@ -102,7 +102,8 @@ def put_marks(marks: Sequence[Mark], run: object) -> None:
     """Put ``marks`` on their modules until no run needs them: not ``run`` and no other."""
     with _lock:
         for mark in marks:
-            if not mark.runs:
+            # As mark.put_on(), where nothing else stands there.
+            if not mark.runs and mark.module.__dict__.setdefault(SLOT, mark.call) is not mark.call:
                 mark.put_on()
             mark.runs.add(run)
 

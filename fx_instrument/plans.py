@@ -50,11 +50,12 @@ class Member:
 class Plan:
     """The marks that a run needs, and how the model looked when they were found."""
 
-    __slots__ = ("_classes", "_modules", "_owners", "_root", "marks")
+    __slots__ = ("_classes", "_empty", "_modules", "_owners", "_root", "marks")
 
     def __init__(self, root: nn.Module) -> None:
         self._root = root
         self._owners: list[tuple[nn.Module, tuple[Any, ...], list[Any]]] = []
+        self._empty: list[dict[str, nn.Module | None]] = []
         self._modules: list[nn.Module] = []
         self._classes: list[type] = []
         self.marks: list[Mark] = []
@@ -62,7 +63,11 @@ class Plan:
     def add_owners(self, owners: Iterable[nn.Module]) -> None:
         """Add modules whose children matter."""
         for owner in owners:
-            self._owners.append((owner, (*owner._modules.values(),), _hidden_in(owner)))
+            hidden = _hidden_in(owner)
+            if owner._modules or hidden:
+                self._owners.append((owner, (*owner._modules.values(),), hidden))
+            else:
+                self._empty.append(owner._modules)
 
     def finish(self) -> None:
         """Keep the classes of all that was found."""
@@ -72,6 +77,8 @@ class Plan:
     def fits(self, root: nn.Module) -> bool:
         """Whether nothing has changed, and ``root`` is the root that it was made for."""
         if root is not self._root or [*map(type, self._modules)] != self._classes:
+            return False
+        if any(self._empty):
             return False
         for owner, children, hidden in self._owners:
             if (*owner._modules.values(),) != children:

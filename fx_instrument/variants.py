@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 import weakref
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from .insertion import (
 from .locks import new_lock
 from .recorder import PassingRecorder, Recorder
 from .recording import ClosedFrame, NodeRow
+from .soundness import recording_reason
 from .tape import Recorded
 from .tracer import Openness
 
@@ -135,6 +137,7 @@ class Graphs:
     Attributes:
         variants: the graphs, in the order in which they were captured.
         closed: why calls of the module could not be given a graph, each reason once.
+        is_shut: whether no call is worth a look any more: none has a graph, nor will one have.
         has_odd_calls: whether a call had an argument of which no graph can be sure.
     """
 
@@ -146,6 +149,7 @@ class Graphs:
         self.variants: list[Variant] = []
         self.closed: list[ClosedFrame] = []
         self.has_odd_calls = False
+        self.is_shut = False
         self.last: Variant | None = None
         self.holder = holder
         self._on_holder: dict[str, Any] = {}
@@ -280,7 +284,7 @@ class Graphs:
         self._num_failures[key[1]] = self._num_failures.get(key[1], 0) + 1
         self._closed_calls[key] = self._last_closed = closed
         if is_change:
-            self._given_up.add(key)
+            self._give_up(key)
             self.note_closed(closed.reason, closed)
 
     def may_record(
@@ -320,9 +324,17 @@ class Graphs:
         if may_retry and self._num_tries[key] < _MAX_TRIES:
             self.note_closed(reason, is_final=False)
             return
-        self._given_up.add(key)
+        self._give_up(key)
         traced = self._closed_calls.get(key)
         self.note_closed(reason or (traced.reason if traced else ""), None if reason else traced)
+
+    def _give_up(self, key: tuple[Hashable, bool]) -> None:
+        self._given_up.add(key)
+        is_hopeless = len(self._given_up) >= _MAX_FAILURES or (
+            isinstance(self.forward, types.FunctionType)
+            and recording_reason(self.forward.__code__) is not None
+        )
+        self.is_shut = is_hopeless and not self.variants
 
     def add_recorded(
         self,
@@ -412,6 +424,7 @@ class Graphs:
             for known in (self._by_call, self._by_binding, self._closed_calls, self._num_failures):
                 known.clear()
             self._given_up.clear()
+            self.is_shut = False
             self.last = None
 
     def set_holder(self, holder: type[nn.Module]) -> None:
