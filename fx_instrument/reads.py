@@ -139,7 +139,7 @@ class ModelReads:
         thread = get_ident()
 
         def note(what: Callable[..., object], *args: Any) -> None:
-            if watcher.is_watching and get_ident() == thread:
+            if get_ident() == thread:
                 try:
                     what(*args)
                 except Exception as error:  # A call that runs for real must go on.
@@ -151,15 +151,21 @@ class ModelReads:
                 value = read(module, name)
             except AttributeError:
                 if type(module).__getattr__ is not nn.Module.__getattr__:
-                    note(self._refuse, f"it reads {name!r} of a module with its own __getattr__")
+                    if watcher.is_watching:
+                        reason = f"it reads {name!r} of a module with its own __getattr__"
+                        note(self._refuse, reason)
                     raise
                 # What __getattr__ would find, in a tenth of the time.
                 child = read(module, "__dict__").get("_modules", {}).get(name)
                 if child is not None:
-                    note(self._note_child, module, name, child)
+                    if watcher.is_watching:
+                        note(self._note_child, module, name, child)
                     return child
-                note(self._note_member, module, name)
+                if watcher.is_watching:
+                    note(self._note_member, module, name)
                 raise
+            if not watcher.is_watching:
+                return value
             if name not in _MODULE_INTERNALS:
                 note(self._note_read, module, name, value)
             elif name in _SIDE_DOORS:
@@ -263,8 +269,9 @@ class ModelReads:
         self._watcher.refuse_cached(value)
         is_own = name in object.__getattribute__(module, "__dict__")
         # A method, or a value that is computed: what it reads is noted of its own.
-        static = inspect.getattr_static(type(module), name, None)
-        if not is_own and (callable(value) or static is not value):
+        if not is_own and (
+            callable(value) or inspect.getattr_static(type(module), name, None) is not value
+        ):
             return
         if draws_from_numpy(value):
             self._refuse(f"it draws random numbers from numpy, by {name!r}")

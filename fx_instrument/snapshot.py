@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import inspect
+import itertools
 import operator
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -186,7 +187,7 @@ class Snapshot:
                     put_back = functools.partial(_restore_attributes, module, attributes)
                     yield path, f"it sets its attribute {key!r}", put_back
         for name, tensor, attributes in self._attributes_of_tensors:
-            if not is_same(vars(tensor), attributes):
+            if (attributes or vars(tensor)) and not is_same(vars(tensor), attributes):
                 put_back = functools.partial(restore_contents, vars(tensor), attributes)
                 path = name.rpartition(".")[0]
                 yield path, f"it sets an attribute of its tensor {name!r}", put_back
@@ -355,12 +356,11 @@ def is_same(container: Any, contents: Any) -> bool:
         return False
     if isinstance(container, set):
         return {id(item) for item in container} == {id(item) for item in contents}
-    if isinstance(container, dict):
-        return all(
-            key is other_key and item is other
-            for (key, item), (other_key, other) in zip(
-                items_of(container), items_of(contents), strict=True
-            )
+    if type(container) is dict:
+        container, contents = [*container, *container.values()], [*contents, *contents.values()]
+    elif isinstance(container, dict):
+        container, contents = (
+            list(itertools.chain.from_iterable(items_of(each))) for each in (container, contents)
         )
     return all(map(operator.is_, container, contents))
 

@@ -116,6 +116,7 @@ class Origin(enum.Enum):
     USER = "any other"
 
 
+@functools.lru_cache(maxsize=4096)
 def origin_of(filename: str) -> Origin:
     """Return whose code a file holds."""
     if filename.startswith((_TORCH_DIRECTORY, _OWN_DIRECTORY)):
