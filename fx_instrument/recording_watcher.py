@@ -157,7 +157,7 @@ class RecordingWatcher(CallWatcher):
 
     def changed_containers(self, output: Any) -> list[str]:
         """Return the kinds of the containers that the call has changed and that outlive it."""
-        own = {id(value) for value in containers_in([output])}
+        own = {id(value) for value in containers_in([output], through_objects=True)}
         for key in own & self._touched.keys():
             _, container, _ = self._touched[key]
             if not self._snapshot.holds_object(container):
@@ -191,12 +191,24 @@ _HIDES_ERRORS = frozenset(
 )
 
 
-def containers_in(value: Any) -> list[Any]:
-    """Return the lists and dicts in nested containers."""
-    found: list[Any] = []
-    for item in value.values() if isinstance(value, dict) else value:
-        if isinstance(item, (list, dict)):
-            found.append(item)
-        if isinstance(item, (list, tuple, dict)):
-            found += containers_in(item)
-    return found
+def containers_in(value: Any, *, through_objects: bool = False) -> list[Any]:
+    """Return the lists and dicts in nested containers, and in attributes of objects if asked."""
+    found: dict[int, Any] = {}
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        for item in value.values() if isinstance(value, dict) else value:
+            if through_objects and _is_plain_object(item):
+                item = vars(item)
+            if isinstance(item, (list, dict)) and id(item) not in found:
+                found[id(item)] = item
+                waiting.append(item)
+            elif isinstance(item, tuple):
+                waiting.append(item)
+    return [*found.values()]
+
+
+def _is_plain_object(value: Any) -> bool:
+    return isinstance(getattr(value, "__dict__", None), dict) and not isinstance(
+        value, (dict, list, torch.Tensor, nn.Module, type, types.ModuleType)
+    )

@@ -360,7 +360,8 @@ def _asks_for_more(code: types.CodeType, seen: frozenset[str] = frozenset()) -> 
         seen: the names of functions that set what is seen.
     """
     # A class's own look-up of attributes ends there.
-    if "__getattribute__" in code.co_names and not code.co_name.startswith("__get"):
+    is_look_up = code.co_name.startswith(("__get", "__set", "__del"))
+    if "__getattribute__" in code.co_names and not is_look_up:
         return "a call of __getattribute__()"
     if "object" in code.co_names and not _RAW_SETTERS.isdisjoint(code.co_names):
         return "a call of object.__setattr__()"

@@ -416,10 +416,10 @@ class Tape:
         if has_own_call(type(module)):
             self.suspect(f"it calls a {type(module).__qualname__}, which has a __call__ of its own")
         call = self._arguments(args, kwargs)
-        if any(vars(part).get("inplace") for part in module.modules()):
-            self.note_write([*args, *kwargs.values()])
         num_above = self._function_mode.switch_off()
         try:
+            if any(vars(part).get("inplace") for part in module.modules()):
+                self.note_write([*args, *kwargs.values()])
             with self._calling(is_told=True):
                 output = original(module, *args, **kwargs)
             if call is not None and self.reason is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import collections
 import dataclasses
 import inspect
@@ -16,7 +17,7 @@ import torch
 from torch import fx, nn
 
 from .arguments import has_tensor, name_of_class
-from .snapshot import is_plain
+from .snapshot import is_plain, slots_of
 from .soundness import Origin, file_of, origin_of
 
 __all__ = ["UnknownValueError", "Values", "tensors_in"]
@@ -167,7 +168,60 @@ class Values:
         if fields is not None:
             given = {field: rebuilt(item) for field, item in fields.items()}
             return self._create("call_function", cls, (), given)
+        if _holds_attributes_alone(value):
+            making = ObjectMaking(value)
+            items = [rebuilt(vars(value)[name]) for name in making.given_names]
+            return self._create("call_function", making, tuple(items), {})
         raise UnknownValueError(f"it returns a {name}, which a graph cannot make anew")
+
+
+class ObjectMaking:
+    """A function that makes an object such as one that a call has made, by no code of its class.
+
+    Args:
+        example: the object; all that it is must stand in its ``__dict__``.
+
+    Attributes:
+        given_names: the attributes that each object is given anew, in order. Those that hold a
+            class stay.
+    """
+
+    def __init__(self, example: Any) -> None:
+        self._cls = type(example)
+        self._attributes = {
+            name: value if isinstance(value, type) else None
+            for name, value in vars(example).items()
+        }
+        self.given_names = [name for name, v in self._attributes.items() if v is None]
+        self.__name__ = self._cls.__name__
+        self.__qualname__ = self._cls.__qualname__
+        self.__module__ = self._cls.__module__
+
+    def __call__(self, *values: Any) -> Any:
+        made = object.__new__(self._cls)
+        given = dict(zip(self.given_names, values, strict=True))
+        vars(made).update({**self._attributes, **given})
+        return made
+
+
+def _holds_attributes_alone(value: Any) -> bool:
+    """Whether another object with the same attributes would be as good as ``value``."""
+    cls = type(value)
+    return (
+        type(cls) in (type, abc.ABCMeta)
+        and all(base.__flags__ & _IS_PYTHON_CLASS for base in cls.__mro__[:-1])
+        and isinstance(getattr(value, "__dict__", None), dict)
+        and not slots_of(value)
+        and not hasattr(cls, "__del__")
+        and getattr(cls, "__new__", None) is object.__new__
+        and weakref.getweakrefcount(value) == 0
+        and not isinstance(value, (nn.Module, torch.Tensor))
+        and origin_of(file_of(cls)) is Origin.USER
+    )
+
+
+# Py_TPFLAGS_HEAPTYPE: it was made by a class statement.
+_IS_PYTHON_CLASS = 1 << 9
 
 
 def tensors_in(value: Any, place: str = "") -> Iterator[tuple[str, torch.Tensor]]:

@@ -15,7 +15,7 @@ import threading
 import time
 import warnings
 import weakref
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -783,3 +783,84 @@ def test_transformers(is_training):
     mask = torch.tensor([[1] * 6, [1, 1, 0, 0, 0, 0]])
     with pytest.raises(ValueChanged):
         replay(ids, mask)
+
+
+class Layer:
+    def __init__(self, keys):
+        self.keys = keys
+        self.num_seen = len(keys)
+        self.kind = Layer
+
+
+class Cache:
+    num_made = 0
+
+    def __init__(self):
+        self.layers = []
+        self.by_name = {}
+
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value)
+
+    def update(self, name, keys):
+        self.layers.append(Layer(keys))
+        self.by_name[name] = len(self.layers)
+        return self.layers[-1].keys
+
+
+class Slotted:
+    __slots__ = ("keys",)
+
+    def __init__(self, keys):
+        self.keys = keys
+
+
+class Buried:
+    def __init__(self, keys):
+        self.keys = keys
+
+    def __del__(self):
+        pass
+
+
+class Watched:
+    all_made: ClassVar = weakref.WeakSet()
+
+    def __init__(self, keys):
+        self.keys = keys
+        Watched.all_made.add(self)
+
+
+def test_objects_that_the_call_makes_are_made_anew():
+    def forward(self, x):
+        cache = Cache()
+        for name in ("first", "second"):
+            x = cache.update(name, self.linear(x))
+        return x, cache
+
+    model = module_of(forward, linear=nn.Linear(3, 3))
+    replay = graph_module(model, record(model, (X,)))
+    for x in (X, X * 2):
+        (output, cache), (expected, expected_cache) = replay(x), forward(model, x)
+        assert type(cache) is Cache
+        assert [*vars(cache)] == ["layers", "by_name"]
+        assert cache.by_name == {"first": 1, "second": 2}
+        assert torch.equal(output, expected)
+        assert cache.layers[1].keys is output
+        for layer, expected_layer in zip(cache.layers, expected_cache.layers, strict=True):
+            assert torch.equal(layer.keys, expected_layer.keys)
+            assert (layer.num_seen, layer.kind) == (1, Layer)
+    assert replay(X)[1] is not replay(X)[1]
+
+
+def test_objects_that_outlive_the_call_or_are_seen_elsewhere_are_not_made_anew():
+    kept = Layer(X)
+    for make in (
+        lambda self, x: [x, self.kept],
+        lambda self, x: [x, kept],
+        lambda self, x: [layer := Layer(x), layer],
+        lambda self, x: Slotted(x),
+        lambda self, x: Buried(x),
+        lambda self, x: Watched(x),
+    ):
+        assert record(module_of(make, kept=Layer(X)), (X,)).reason is not None
