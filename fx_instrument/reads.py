@@ -15,7 +15,7 @@ from torch import nn
 from .guards import Facts, members_in
 from .marks import SLOT
 from .snapshot import CONTAINERS, Snapshot, slots_of
-from .soundness import Origin, draws_from_numpy, file_of, origin_of
+from .soundness import Origin, draws_from_numpy, file_of, origin_of, place_in
 from .watcher import CallWatcher
 
 __all__ = ["ModelReads"]
@@ -246,7 +246,7 @@ class ModelReads:
                 self._rewritten[id(value)] = value
                 return
         self.has_written = True
-        self._refuse(f"it sets its attribute {name!r}")
+        self._refuse(f"it sets its attribute {name!r} ({place_in(sys._getframe(1))})")
 
     def _note_child(self, module: nn.Module, name: str, child: nn.Module) -> None:
         path = self.paths.get(id(module))
