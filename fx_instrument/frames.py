@@ -190,12 +190,12 @@ class FrameRuns:
             try:
                 for times, readings in events:
                     times.runs.append(number)
-                    times.readings.append(readings)
+                    times.readings.extend(readings)
                     self._num_pending += len(readings)
                 self.num_runs = number + 1
             except BaseException:  # An interrupt: half a run is none.
-                for times, _ in events:
-                    times.drop(number)
+                for times, readings in events:
+                    times.drop(number, len(readings))
                 raise
             if self._num_pending > _MAX_PENDING_READINGS:
                 self._num_pending = 0
@@ -327,15 +327,13 @@ class _Run:
 
     __slots__ = (
         "_kept", "_late_marks", "clock", "events", "is_recording", "marks", "mode", "pauses",
-        "runs", "see_call",
+        "runs",
     )  # fmt: skip
 
     def __init__(self, runs: FrameRuns, marks: list[Mark]) -> None:
         self.runs = runs
         self.marks = marks
         self._late_marks: list[Mark] = []
-        # Kept, as a bound method is another object each time.
-        self.see_call = self._see_call
         self.clock = runs.clock
         self.events: list[tuple[Times, Sequence[float]]] = []
         self.pauses: list[tuple[float, float]] = []
@@ -628,11 +626,11 @@ class _Run:
         if self.is_recording:
             # Only the outermost: it is in force where the recording is given up.
             is_outermost = CURRENT.frame is None and sys.getprofile() is None
-            return _Frame(self, site, self.mode, self.see_call if is_outermost else None)
+            return _Frame(self, site, self.mode, self._see_call if is_outermost else None)
         mode = self.mode
         if site.sees_modes and not _is_torch_in_training(module):
             mode = None
-        see_call = self.see_call if site.calls_others and sys.getprofile() is None else None
+        see_call = self._see_call if site.calls_others and sys.getprofile() is None else None
         return _Frame(self, site, mode, see_call)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -26,21 +26,21 @@ class Times:
     def __init__(self, typecode: str) -> None:
         self._typecode = typecode
         self.runs: list[int] = []
-        self.readings: list[Sequence[float]] = []
+        # Flat: containers that are kept would make the garbage collector run, within a row.
+        self.readings: list[float] = []
         self._kept_runs = array("q")
         self._kept_readings: array[float] = array(typecode)
 
-    def drop(self, run: int) -> None:
+    def drop(self, run: int, num_readings: int) -> None:
         """Forget the calls of ``run``, which is the last and waits to be packed."""
         while self.runs and self.runs[-1] == run:
             self.runs.pop()
-        del self.readings[len(self.runs) :]
+        del self.readings[len(self.runs) * num_readings :]
 
     def pack(self) -> None:
         """Keep what waits at 8 bytes a reading and 8 a call."""
         self._kept_runs.extend(self.runs)
-        for readings in self.readings:
-            self._kept_readings.extend(readings)
+        self._kept_readings.extend(self.readings)
         self.runs.clear()
         self.readings.clear()
 

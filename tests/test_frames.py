@@ -1875,3 +1875,36 @@ def test_instrumenting_warns_of_nothing() -> None:
         warnings.simplefilter("error")
         for build in cases().values():
             instrument(build())(X)
+
+
+class MakesLayers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        return nn.ReLU()(x)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: nn.Sequential(nn.ReLU()),
+        lambda: closed.Frame(closed.Double(), nn.ReLU()),
+        lambda: nn.Sequential(closed.Loop(closed.Double())),
+        MakesLayers,
+    ],
+)
+def test_runs_leave_nothing_for_the_garbage_collector(build: Any) -> None:
+    timed = instrument(build())
+    for _ in range(5):
+        timed(X)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(20):
+            timed(X)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
