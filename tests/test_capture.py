@@ -478,7 +478,7 @@ PLACES = {
     WithBlock: "with torch.no_grad():",
     WithBlockInHelper: "with torch.no_grad():",
     ChangesGradMode: "torch.set_grad_enabled(False)",
-    TryBlock: "x.no_such_method()",
+    TryBlock: "x.no_such_method()" if sys.version_info >= (3, 11) else "try:",
     CustomFunction: "Square.apply(x)",
     Checkpointed: "checkpoint.checkpoint(",
     PythonRandom: "random.random()",
