@@ -52,6 +52,8 @@ _IDENTICAL = (
     types.ModuleType, enum.Enum, logging.Logger,
     io.IOBase,
 )  # fmt: skip
+# Special names of a class that are no attributes of its objects.
+_OF_EVERY_CLASS = frozenset({"__class__", "__dict__", "__doc__", "__module__", "__weakref__"})
 _METHODS = (types.FunctionType, classmethod, staticmethod, property)
 # Where the classes come from whose attributes do not change.
 _KNOWN_CLASSES = ("builtins", "collections", "torch", "numpy")
@@ -112,7 +114,7 @@ def freeze(value: Any, seen: dict[int, Any] | None = None) -> Any:
         return _Same(value), tuple((n, freeze(item, seen)) for n, item in plain_attributes(value))
     if is_users_module(value):
         raise UnfreezableError(f"it reads the Python module {value.__name__!r} as a value")
-    if isinstance(value, _IDENTICAL):
+    if isinstance(value, _IDENTICAL) or cls.__module__ == "typing":
         return _Same(value)
     if (
         isinstance(value, _UNFREEZABLE)
@@ -190,13 +192,19 @@ def _contents_of(value: Any) -> _Contents | None:
             continue
         if type(value) in _SCALARS or isinstance(value, (float, complex, *_IDENTICAL)):
             continue
-        if isinstance(value, (np.ndarray, functools.partial, types.MappingProxyType)):
+        if type(value).__module__ == "typing":
+            continue
+        if isinstance(value, np.ndarray):
             return None
-        if slots_of(value):
-            return None
+        if isinstance(value, functools.partial):
+            waiting += (value.func, value.args, value.keywords)
         if isinstance(value, (tuple, frozenset)):
             waiting += value
-        elif isinstance(value, _CONTAINERS):
+        elif slots_of(value):
+            items = _items_of(value)
+            found[id(value)] = value, items
+            waiting += items
+        elif isinstance(value, (*_CONTAINERS, types.MappingProxyType)):
             if len(value) > _MAX_ITEMS:
                 return None
             if id(value) not in found:
@@ -222,7 +230,9 @@ def _items_of(container: Any) -> tuple[Any, ...]:
         return tuple(kept_by(container))
     if isinstance(container, types.MappingProxyType):
         return (*container.keys(), *container.values())
-    return tuple(container)
+    if isinstance(container, _CONTAINERS):
+        return tuple(container)
+    return tuple(getattr(container, name, None) for name in slots_of(container))
 
 
 def _is_unchanged(contents: _Contents | None) -> bool:
@@ -617,7 +627,12 @@ class Facts:
         for name in names:
             key = ("class attribute", cls, name)
             owner = next((base for base in _bases_of(cls) if name in vars(base)), None)
-            if owner is None or key in self._seen or owner.__module__.startswith("torch."):
+            if (
+                owner is None
+                or name in _OF_EVERY_CLASS
+                or key in self._seen
+                or owner.__module__.startswith("torch.")
+            ):
                 continue
             self._seen[key] = None
             value = vars(owner)[name]
