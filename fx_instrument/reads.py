@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from .guards import Facts, members_in
+from .freezing import members_in
+from .guards import Facts
 from .marks import SLOT
 from .snapshot import CONTAINERS, Snapshot, slots_of
 from .soundness import Origin, draws_from_numpy, file_of, origin_of, place_in

@@ -26,6 +26,7 @@ LAYERS = (
     "function_modes",
     "soundness",
     "snapshot",
+    "freezing",
     "guards",
     "closing",
     "proxies",
