@@ -267,6 +267,7 @@ def totals(results: Sequence[Result]) -> str:
                 len(group),
                 sum(result.status == EQUAL for result in group),
                 sum(result.has_failed for result in group),
+                sum(result.status != EQUAL and not result.has_failed for result in group),
                 sum(not result.closed for result in compared),
                 f"{100 * statistics.median(hidden):.1f} %" if hidden else "",
                 f"{statistics.median(overheads):.2f}" if overheads else "",
@@ -274,11 +275,11 @@ def totals(results: Sequence[Result]) -> str:
             )
         )
     headers = (
-        "Collection", "Mode", "Models", "Equal", "Failed", "Opened whole", "Median hidden",
-        "Median overhead", "Worst overhead",
+        "Collection", "Mode", "Models", "Equal", "Failed", "No eager run", "Opened whole",
+        "Median hidden", "Median overhead", "Worst overhead",
     )  # fmt: skip
     return tabulate(
-        rows, headers=headers, disable_numparse=True, colalign=("left", "left", *["right"] * 7)
+        rows, headers=headers, disable_numparse=True, colalign=("left", "left", *["right"] * 8)
     )
 
 
