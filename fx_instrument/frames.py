@@ -314,6 +314,13 @@ class FrameRuns:
                 site.graphs[variant] = GraphSite(self._new_times())
             return site.graphs[variant]
 
+    def cut_times(self, site: GraphSite, place: int) -> Times:
+        """Return the times of the row at ``place`` in runs of a graph that were cut short."""
+        with self.lock:
+            if place not in site.cut:
+                site.cut[place] = self._new_times()
+            return site.cut[place]
+
 
 class _Run:
     """One run in one thread.
@@ -434,13 +441,16 @@ class _Run:
         CURRENT.frame = self.frame_at(site, module) if is_frame else None
         clock = self.clock
         start = clock()
+        has_ended = is_frame
         try:
             output = run_module(*args, **kwargs)
+            has_ended = True
+            return output
         finally:
             end = clock()
             CURRENT.frame = frame
-        self.events.append((site.times, (start, end)))
-        return output
+            if has_ended:
+                self.events.append((site.times, (start, end)))
 
     def run_member(
         self,
@@ -469,6 +479,9 @@ class _Run:
                 del self.events[num_events:]
                 self.pauses.append((start, self.clock()))
                 without.append(variant)
+            except BaseException as error:
+                self._keep_cut(site, times, variant, start, error)
+                raise
         if graphs.may_record(module, args, kwargs):
             return self.record(site, times, graphs, module, run_module, args, kwargs)
         site.look_at_arguments(graphs, args, kwargs)
@@ -579,6 +592,28 @@ class _Run:
         self.events.append((graph_site.times, LAST.readings))
         return output
 
+    def _keep_cut(
+        self,
+        site: CallSite,
+        times: Times | None,
+        variant: Variant,
+        start: float,
+        error: BaseException,
+    ) -> None:
+        """Keep what a graph had done when it raised ``error``, which its caller may catch."""
+        end = self.clock()
+        if times is not None:
+            self.events.append((times, (start, end)))
+        readings = variant.readings_until(error)
+        graph_site = self.runs.graph_site(site, variant)
+        for place, reading, following in zip(
+            variant.timed_places, readings, [*readings[1:], end], strict=False
+        ):
+            # A layer that raised has no call, a frame has: what it called is below it.
+            if reading is not readings[-1] or place in graph_site.frames:
+                cut = self.runs.cut_times(graph_site, place)
+                self.events.append((cut, (reading, following)))
+
     def run_closed(
         self,
         site: CallSite,
@@ -613,8 +648,9 @@ class _Run:
             CURRENT.frame = outer
             if mode is not None:
                 take_out(mode)
-        if times is not None:
-            self.events.append((times, (start, end)))
+            # One that raises counts, too: its caller may catch that, and its calls are kept.
+            if times is not None:
+                self.events.append((times, (start, end)))
         return output
 
     def frame_at(self, site: CallSite, module: nn.Module) -> _Frame:

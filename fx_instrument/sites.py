@@ -114,10 +114,12 @@ class GraphSite:
     Attributes:
         times: of its runs, as many readings as the variant has.
         frames: what the nodes that call closed modules hold, by the index of the row.
+        cut: of runs that raised, the times of the rows that had come to their end, by index.
     """
 
-    __slots__ = ("frames", "times")
+    __slots__ = ("cut", "frames", "times")
 
     def __init__(self, times: Times) -> None:
         self.times = times
         self.frames: dict[int, CallSite] = {}
+        self.cut: dict[int, Times] = {}

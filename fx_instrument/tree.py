@@ -108,6 +108,9 @@ class _InnerRows:
             if node_row.is_timed:
                 below = self._below(row.target, node_row)
                 index = self._add(above, below, numbers, next(columns))
+                if place in graph.cut:
+                    cut_numbers, cut_ns = graph.cut[place].runs_and_readings_ns(2)
+                    self._add(above, below, cut_numbers, cut_ns[:, 1] - cut_ns[:, 0])
                 if place in graph.frames:
                     self.add_calls(graph.frames[place], index)
 

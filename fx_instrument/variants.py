@@ -107,6 +107,23 @@ class Variant:
         return found
 
     @functools.cached_property
+    def timed_places(self) -> list[int]:
+        """The indices of the rows that take time."""
+        return [index for index, row in enumerate(self.rows) if row.is_timed]
+
+    def readings_until(self, error: BaseException) -> list[float]:
+        """Return the readings of a run that raised ``error``; none if its code keeps no list."""
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code is not self.run.__code__:
+            trace = trace.tb_next
+        for value in () if trace is None else trace.tb_frame.f_locals.values():
+            if type(value) is list and len(value) == self.num_readings and type(value[0]) in (
+                int, float,
+            ):  # fmt: skip
+                return [reading for reading in value if reading is not None]
+        return []
+
+    @functools.cached_property
     def num_readings(self) -> int:
         """How many readings a run has."""
         return sum(row.is_timed for row in self.rows) + 1

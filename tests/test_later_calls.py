@@ -890,3 +890,48 @@ def test_what_is_timed_already_takes_no_other_options():
         profile(model).__exit__(None, None, None)
     with pytest.raises(fx_instrument.NoSuchModuleError, match=r"near it are 'layers\.fc1'"):
         instrument(nn.ModuleDict({"layers": nn.ModuleDict({"fc1": nn.Linear(1, 1)})}), leaf="*.fc3")
+
+
+class Fails(nn.Module):
+    """Raises in its second layer, open or closed."""
+
+    def __init__(self, is_closed):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(3, 3)
+        self.is_closed = is_closed
+        self.count = 0
+
+    def forward(self, x):
+        if self.is_closed:
+            self.count += 1
+        return self.second(self.first(x))
+
+
+class Catches(nn.Module):
+    def __init__(self, part):
+        super().__init__()
+        self.part, self.other = part, nn.Linear(4, 4)
+
+    def forward(self, x):
+        try:
+            return self.part(x)
+        except RuntimeError:
+            return self.other(x)
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+@pytest.mark.parametrize("depth", [0, 1])
+def test_the_calls_before_an_error_that_is_caught_have_rows(is_closed, depth):
+    part: nn.Module = Fails(is_closed)
+    for _ in range(depth):
+        part = nn.Sequential(part, nn.ReLU())
+    timed = instrument(Catches(part))
+    for _ in range(5):
+        timed(X)
+    counts = rows_of(timed)
+    path = "part" + ".0" * depth
+    assert counts[f"{path}.first"] == counts["other"] == 5
+    assert counts[f"{path}.second"] == counts["part.1"] == 0
+    rows = timed.report().rows
+    assert all((row.self_ns >= 0).all() for row in rows)
+    assert timed.report().aborted == 0
