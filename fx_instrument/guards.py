@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
-from .freezing import SCALARS, Same, UnfreezableError, bases_of, contents_of, freeze, is_unchanged
+from .freezing import SCALARS, Contents, Same, UnfreezableError, bases_of, freeze
 from .marks import SLOT
 from .snapshot import kept_by
 
@@ -243,6 +243,7 @@ class Facts:
     def __init__(self, doubt: Callable[[str], object] = lambda reason: None) -> None:
         self._doubt = doubt
         self._lines: list[str] = []
+        self._contents = Contents()
         self.in_words: dict[str, str] = {}
         self._namespace: dict[str, Any] = {
             "ambient_state": ambient_state,
@@ -253,13 +254,12 @@ class Facts:
             "has_global_hooks": has_global_hooks,
             "is_open": _is_open,
             "is_same": _holds_same,
-            "is_unchanged": is_unchanged,
+            "are_unchanged": self._contents.are_unchanged,
             "member": _member,
         }
         self._variables = {"": "root"}
         # A dict for its order, which is how it is taken back.
         self._seen: dict[Any, None] = {}
-        self._unchanged: dict[int, str] = {}
         self._tensors: dict[int, tuple[str, torch.Tensor]] = {}
 
     def mark(self) -> tuple[int, ...]:
@@ -274,7 +274,7 @@ class Facts:
     def _all_parts(self) -> tuple[Any, ...]:
         return (
             self._lines, self._namespace, self._variables, self._seen, self.in_words,
-            self._unchanged, self._tensors,
+            self._tensors, *self._contents.parts(),
         )  # fmt: skip
 
     def add_module(self, path: str, module: nn.Module) -> None:
@@ -540,15 +540,13 @@ class Facts:
         if type(value) in (*SCALARS, float, complex) or type(known) is Same:
             self._require(f"{expression} is {same} or freeze({expression}) == {frozen}")
             return
-        unchanged = self._unchanged.get(id(value))
-        if unchanged is None:
-            # An object that is found in several places is looked into once a call.
-            unchanged = self._unchanged[id(value)] = f"u{len(self._unchanged)}"
-            contents = self._constant(contents_of(value))
-            self._lines.append(f"{unchanged} = is_unchanged({contents})")
-        self._require(
-            f"({unchanged} and {expression} is {same}) or freeze({expression}) == {frozen}"
-        )
+        if not self._contents.add(value):
+            self._require(f"freeze({expression}) == {frozen}")
+            return
+        if "unchanged" not in self._seen:
+            self._seen["unchanged"] = None
+            self._lines.append("unchanged = are_unchanged()")
+        self._require(f"(unchanged and {expression} is {same}) or freeze({expression}) == {frozen}")
 
     def _has_children(self, variable: str, module: nn.Module) -> str:
         """Return the condition that ``variable`` has children such as those of ``module``."""

@@ -22,6 +22,7 @@ from .soundness import Origin, file_of, file_of_module, origin_of
 __all__ = [
     "CONTAINERS",
     "Snapshot",
+    "contents_of_cell",
     "copy_of",
     "is_plain",
     "is_same",
@@ -252,7 +253,7 @@ def _restore_attributes(module: nn.Module, attributes: Mapping[str, Any]) -> Non
     module.__dict__.update({**attributes, **mark})
 
 
-def _contents_of(cell: types.CellType) -> list[Any]:
+def contents_of_cell(cell: types.CellType) -> list[Any]:
     """Return what ``cell`` holds, in a list that is empty if the cell is."""
     try:
         return [cell.cell_contents]
@@ -268,7 +269,7 @@ def kept_by(function: types.FunctionType) -> list[Any]:
     """
     if origin_of(function.__code__.co_filename) is not Origin.USER:
         return []
-    kept = [value for cell in function.__closure__ or () for value in _contents_of(cell)]
+    kept = [value for cell in function.__closure__ or () for value in contents_of_cell(cell)]
     defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     kept += [value for value in defaults if not is_plain(value)]
     kept += vars(function).values()
