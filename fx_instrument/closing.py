@@ -230,6 +230,13 @@ def _compiles(module: nn.Module) -> bool:
 
 def names_of_method(cls: type, name: str) -> frozenset[str]:
     """Return the names that a method uses, and those that the methods it names use."""
+    known = _known_names.setdefault(cls, {})
+    if name not in known:
+        known[name] = _find_names(cls, name)
+    return known[name]
+
+
+def _find_names(cls: type, name: str) -> frozenset[str]:
     waiting, seen = [name], {name}
     names: set[str] = set()
     while waiting:
@@ -268,6 +275,9 @@ _UNKNOWN_STORES = frozenset({"setattr", "delattr", "__dict__", "vars", "__setatt
 
 # Weak, as a class may hold on to a whole model.
 _known_effects: weakref.WeakKeyDictionary[type, Effects] = weakref.WeakKeyDictionary()
+_known_names: weakref.WeakKeyDictionary[type, dict[str, frozenset[str]]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def _effects_of_class(cls: type) -> Effects:

@@ -60,6 +60,8 @@ class Snapshot:
         members = [*model.named_parameters(), *model.named_buffers()]
         self._attributes_of_tensors = [(name, each, dict(vars(each))) for name, each in members]
         self._containers: dict[int, tuple[str, str, Any, Any]] = {}
+        # Of each container, the ids of what it holds; found when it is asked for.
+        self._held: dict[int, set[int]] = {}
         # Most containers of a model are the dicts of its hooks, and hold nothing.
         self._empty: list[tuple[str, str, Any]] = []
         # By id, and kept, as an id may be given again once its object is gone.
@@ -152,15 +154,17 @@ class Snapshot:
 
     def holds_object(self, value: Any) -> bool:
         """Whether ``value`` is an object, or stands in a container, that was there before."""
-        is_empty = any(value is container for _, _, container in self._empty)
-        is_known = id(value) in self._containers or id(value) in self._seen
+        if len(self._held) != len(self._containers):
+            self._held = {
+                key: {id(item) for item in _items(contents)}
+                for key, (_, _, _, contents) in self._containers.items()
+            }
+        key = id(value)
         return (
-            is_empty
-            or is_known
-            or any(
-                any(item is value for item in _items(contents))
-                for _, _, _, contents in self._containers.values()
-            )
+            key in self._containers
+            or key in self._seen
+            or any(value is container for _, _, container in self._empty)
+            or any(key in ids for ids in self._held.values())
         )
 
     def is_unchanged(self, path: str) -> bool:

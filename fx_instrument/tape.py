@@ -241,7 +241,7 @@ class Tape:
 
     def record(self, call: Callable[..., Any]) -> Recorded:
         """Call ``call``, which runs the model's forward, and return what became of it."""
-        with self._giving_up():
+        with self._giving_up(), no_profiler():
             self._facts.add_ambient(self._ambient)
             self._reads.note_module("", self._model)
             self._add_placeholders(forward_of(type(self._model)))
@@ -262,7 +262,7 @@ class Tape:
                 output = self._run(call)
         finally:
             _state.tape = None
-        with self._giving_up():
+        with self._giving_up(), no_profiler():
             self._note_changes(output)
             if self.reason is None:
                 return self._finish(output)
