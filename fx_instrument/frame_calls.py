@@ -20,9 +20,17 @@ __all__ = ["TorchCalls", "passed_files"]
 
 
 class TorchCalls(TorchFunctionMode):
-    """Times the torch calls that the statements of frames make."""
+    """Times the torch calls that the statements of frames make.
+
+    Args:
+        site: of the one frame that it is for; by default it is for each that has it as its mode.
+    """
 
     is_own = True
+
+    def __init__(self, site: Any = None) -> None:
+        super().__init__()
+        self._site = site
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -30,17 +38,23 @@ class TorchCalls(TorchFunctionMode):
         if torch.compiler.is_compiling():
             return func(*args, **(kwargs or {}))
         frame = CURRENT.frame
-        if frame is None or frame.mode is not self or func.__class__ is _GETTER:
+        site = self._site
+        if frame is None or func.__class__ is _GETTER or (site is None and frame.mode is not self):
             return func(*args, **(kwargs or {}))
         run = frame.run
         caller = sys._getframe(1)
-        passed = frame.site.passed
+        if site is None:
+            site, path = frame.site, frame.path
+        else:
+            path = site.row.target
+        passed = site.passed
         while passed[caller.f_code.co_filename] and caller.f_back is not None:
             caller = caller.f_back
         key = func, caller.f_code.co_filename, caller.f_lineno
-        site = frame.site.inner.get(key)
+        inner = site.inner
+        site = inner.get(key)
         if site is None:
-            site = run.runs.new_call_site(frame.site.inner, key, _row_of_call(func, caller, frame))
+            site = run.runs.new_call_site(inner, key, _row_of_call(func, caller, path))
         clock = run.clock
         CURRENT.frame = None
         start = clock()
@@ -92,7 +106,7 @@ _PASSED_FILES = frozenset(
 )  # fmt: skip
 
 
-def _row_of_call(func: Any, caller: types.FrameType, frame: Any) -> NodeRow:
+def _row_of_call(func: Any, caller: types.FrameType, path: str) -> NodeRow:
     name = getattr(func, "__name__", repr(func))
     is_method = isinstance(func, (types.MethodDescriptorType, types.WrapperDescriptorType))
     owner = "Tensor" if is_method else getattr(func, "__module__", None) or "torch"
@@ -101,6 +115,6 @@ def _row_of_call(func: Any, caller: types.FrameType, frame: Any) -> NodeRow:
         f"{name} ({file}:{caller.f_lineno})",
         "call_method" if is_method else "call_function",
         name if is_method else f"{owner}.{name}",
-        frame.path,
+        path,
         True,
     )

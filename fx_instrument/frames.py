@@ -135,8 +135,10 @@ class FrameRuns:
             raise
         except BaseException:
             self.abort()
-            if outer is None and self.mode is not None and self.mode in all_modes():
-                take_out(self.mode)  # An interrupt came as the mode was being taken out.
+            # An interrupt may have come as a mode was being taken out.
+            for mode in all_modes() if outer is None else ():
+                if isinstance(mode, TorchCalls):
+                    take_out(mode)
             raise
         finally:
             try:
@@ -274,6 +276,7 @@ class FrameRuns:
             plan.marks.append(member.mark)
             if member.graphs is not None:
                 plan.add_owners([module])
+                member.is_childless = next(member.children(), None) is None
                 prefix = f"{member.path}."
                 waiting += reversed([(prefix + name, child) for name, child in member.children()])
         plan.finish()
@@ -366,7 +369,7 @@ class _Run:
     def _see_in_recording(self, module: nn.Module, stopwatch: _FrameStopwatch) -> None:
         """``module`` is called, by the frame that stands still with ``stopwatch``."""
         if self._mark_late(module) and stopwatch.frame is not None:
-            stopwatch.frame.site.calls_others = True
+            stopwatch.frame.site.expect_others()
 
     def _mark_late(self, module: nn.Module) -> bool:
         """Mark ``module`` if it was not known that it may be called; return whether that is so."""
@@ -670,6 +673,23 @@ class _Run:
         return _Frame(self, site, mode, see_call)
 
 
+def _run_childless(
+    mode: TorchFunctionMode,
+    run_module: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """Run the forward of a module as it is that has nothing to call but torch.
+
+    The graph that calls it reads the clock around it, and the frame of that graph stays.
+    """
+    try:
+        push_mode(mode)
+        return run_module(*args, **kwargs)
+    finally:
+        take_out(mode)
+
+
 def like(model: nn.Module, module: nn.Module) -> nn.Module:
     """Return an object of the class of ``model`` with the state of ``module``."""
     if model.__dict__ is module.__dict__ or type(model) is type(module):
@@ -817,13 +837,13 @@ class _RunInSteps:
 class _GraphFrame:
     """A graph some of whose nodes call modules that stay closed."""
 
-    __slots__ = ("_indices", "_run", "_site", "_variant")
+    __slots__ = ("_indices", "_site", "_variant", "run")
 
     mode = None
     sees_modes = False
 
     def __init__(self, run: _Run, site: GraphSite, variant: Variant, module: nn.Module) -> None:
-        self._run = run
+        self.run = run
         self._site = site
         self._variant = variant
         self._indices: dict[int, Iterator[int]] = {
@@ -843,9 +863,19 @@ class _GraphFrame:
         index = None if indices is None else next(indices, None)
         if index is None:
             return run_module(*args, **kwargs)
-        run, frames = self._run, self._site.frames
+        run, frames = self.run, self._site.frames
         site = frames.get(index)
         member = run.runs.member(module)
+        if (
+            site is not None
+            and site.own_mode is not None
+            and member is not None
+            and member.is_childless
+            and member.graphs is not None
+            and member.graphs.is_shut
+            and run.mode is not None
+        ):
+            return _run_childless(site.own_mode, run_module, args, kwargs)
         if site is None:
             row = self._variant.rows[index]
             row = row._replace(target=row.target if member is None else member.path)

@@ -26,9 +26,10 @@ class Member:
         path: where it was found first.
         graphs: what its calls may run as; None for a leaf.
         mark: what stands on it during runs.
+        is_childless: whether its forward finds no module in it to call.
     """
 
-    __slots__ = ("cls", "graphs", "mark", "module", "path", "stand_in")
+    __slots__ = ("cls", "graphs", "is_childless", "mark", "module", "path", "stand_in")
 
     def __init__(self, module: nn.Module, path: str, graphs: Graphs | None) -> None:
         self.module = module
@@ -36,6 +37,7 @@ class Member:
         self.path = path
         self.graphs = graphs
         self.mark = mark_of(module)
+        self.is_childless = False
         self.stand_in = None if graphs is None else _stand_in(graphs, module)
 
     def children(self) -> Iterator[tuple[str, nn.Module]]:

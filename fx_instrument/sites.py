@@ -11,7 +11,7 @@ import numpy.typing as npt
 from torch import nn
 
 from .closing import calls_others, sees_modes
-from .frame_calls import passed_files
+from .frame_calls import TorchCalls, passed_files
 from .recording import NodeRow
 from .variants import Graphs, Variant
 
@@ -70,6 +70,8 @@ class CallSite:
         sees_modes: whether its statements must run without a mode of ours.
         is_blind: whether nothing is to be seen of its statements, but for calls of marked modules.
         passed: which files lie between its statements and the torch calls that they make.
+        own_mode: times the torch calls of its statements alone; None if they must be looked at by
+            more or less than that.
         calls_others: whether they may call modules that they make, or that are not the model's.
     """
 
@@ -78,6 +80,7 @@ class CallSite:
         "graphs",
         "inner",
         "is_blind",
+        "own_mode",
         "passed",
         "row",
         "sees_modes",
@@ -88,6 +91,7 @@ class CallSite:
         self.is_blind = False
         self.sees_modes = False
         self.calls_others = False
+        self.own_mode: TorchCalls | None = None
         self.passed: Mapping[str, bool] = {}
         self.row = row
         self.times = times
@@ -99,13 +103,22 @@ class CallSite:
         self.sees_modes = sees_modes(module)
         self.calls_others = calls_others(module)
         self.passed = passed_files(module)
+        is_usual = not (self.sees_modes or self.calls_others)
+        self.own_mode = TorchCalls(self) if is_usual else None
 
     def look_at_arguments(
         self, graphs: Graphs, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
         """Note whether a call is given modules, which its forward may call."""
-        if graphs.has_odd_calls and not self.calls_others:
-            self.calls_others = any(isinstance(v, nn.Module) for v in (*args, *kwargs.values()))
+        if not graphs.has_odd_calls or self.calls_others:
+            return
+        if any(isinstance(value, nn.Module) for value in (*args, *kwargs.values())):
+            self.expect_others()
+
+    def expect_others(self) -> None:
+        """Its statements call modules that were not expected of them."""
+        self.calls_others = True
+        self.own_mode = None
 
 
 class GraphSite:
