@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 
 __all__ = ["Kind", "call_key", "has_tensor", "kind_of"]
@@ -64,6 +65,20 @@ def name_of_class(cls: type) -> str:
     return (
         cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
     )
+
+
+def infers_from_numpy(function: Any, arguments: Any) -> bool:
+    """Whether ``function`` makes a tensor of the dtype of a numpy scalar among ``arguments``."""
+    return getattr(function, "__name__", "") in _INFERRING and _has_numpy_scalar(arguments)
+
+
+_INFERRING = frozenset({"as_tensor", "asarray", "tensor"})
+
+
+def _has_numpy_scalar(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_numpy_scalar, value))
+    return isinstance(value, np.generic)
 
 
 def has_tensor(value: Any) -> bool:

@@ -22,6 +22,7 @@ __all__ = [
     "calls_others",
     "closed_frame",
     "effects_of",
+    "may_lead_to_module",
     "names_of_method",
     "runs_layers_as_its_own",
     "sees_modes",
@@ -362,12 +363,32 @@ def _effects_of_code(functions: Iterable[types.FunctionType]) -> Effects:
 
 def _may_give_module(value: Any, name: str) -> bool:
     """Whether a global ``value``, or an attribute of it called ``name``, is or makes a module."""
-    for found in (value, getattr(nn, name, None)):
-        if isinstance(found, nn.Module):
-            return True
-        if isinstance(found, type) and issubclass(found, nn.Module):
-            return True
-    return isinstance(value, (list, tuple, dict))
+    if name == "deepcopy" or isinstance(value, (list, tuple, dict, functools.partial)):
+        return True
+    return any(map(_is_or_makes_module, (value, getattr(nn, name, None), *_held_by(value))))
+
+
+def _is_or_makes_module(value: Any) -> bool:
+    return isinstance(value, nn.Module) or (
+        isinstance(value, type) and issubclass(value, nn.Module)
+    )
+
+
+def _held_by(value: Any) -> Iterable[Any]:
+    """Return the attributes of a class or an object of the user's."""
+    cls = value if isinstance(value, type) else type(value)
+    is_users = origin_of(file_of(cls)) is Origin.USER
+    return tuple(getattr(value, "__dict__", {}).values()) if is_users else ()
+
+
+def may_lead_to_module(value: Any, depth: int = 3) -> bool:
+    """Whether ``value``, an argument, is, holds or may call a module."""
+    if isinstance(value, (list, tuple, set)):
+        return depth > 0 and any(may_lead_to_module(item, depth - 1) for item in value)
+    if isinstance(value, dict):
+        return depth > 0 and any(may_lead_to_module(item, depth - 1) for item in value.values())
+    is_function = isinstance(value, (types.FunctionType, types.MethodType, functools.partial))
+    return is_function or any(map(_is_or_makes_module, (value, *_held_by(value))))
 
 
 def _is_filled(cell: types.CellType) -> bool:

@@ -42,6 +42,8 @@ _MAX_PENDING_READINGS = 2**16
 _CALL_OF_MODULE = nn.Module._wrapped_call_impl.__code__
 
 
+_ODD = (nn.Module, types.FunctionType, types.MethodType, list, tuple, dict)
+
 # Names by which a method may come to call submodules that it does not name.
 _WAYS_TO_MODULES = frozenset(
     {
@@ -409,7 +411,7 @@ class _Run:
             self.events.append((site.times, (start, clock())))
             return output
         assert member is not None
-        if graphs.is_shut:
+        if graphs.is_shut and not _has_odd(args, kwargs):
             return self.run_closed(site, site.times, module, run_module, args, kwargs)
         return self.run_member(site, site.times, member, run_module, args, kwargs)
 
@@ -673,6 +675,14 @@ class _Run:
         return _Frame(self, site, mode, see_call)
 
 
+def _has_odd(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an argument may lead to modules that are none of the model's."""
+    for value in args:
+        if isinstance(value, _ODD):
+            return True
+    return bool(kwargs) and any(isinstance(value, _ODD) for value in kwargs.values())
+
+
 def _run_childless(
     mode: TorchFunctionMode,
     run_module: Callable[..., Any],
@@ -866,21 +876,17 @@ class _GraphFrame:
         run, frames = self.run, self._site.frames
         site = frames.get(index)
         member = run.runs.member(module)
-        if (
-            site is not None
-            and site.own_mode is not None
-            and member is not None
-            and member.is_childless
-            and member.graphs is not None
-            and member.graphs.is_shut
-            and run.mode is not None
-        ):
-            return _run_childless(site.own_mode, run_module, args, kwargs)
+        graphs = None if member is None else member.graphs
+        is_shut = graphs is not None and graphs.is_shut and not _has_odd(args, kwargs)
+        if is_shut and site is not None and site.own_mode is not None and run.mode is not None:
+            assert member is not None
+            if member.is_childless:
+                return _run_childless(site.own_mode, run_module, args, kwargs)
         if site is None:
             row = self._variant.rows[index]
             row = row._replace(target=row.target if member is None else member.path)
             site = run.runs.new_call_site(frames, index, row, module)
-        if member is None or member.graphs is None or member.graphs.is_shut:
+        if member is None or graphs is None or is_shut:
             return run.run_closed(site, None, module, run_module, args, kwargs, self)
         CURRENT.frame = None
         try:

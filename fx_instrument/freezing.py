@@ -36,10 +36,10 @@ SCALARS = frozenset({bool, int, str, bytes, type(None), type(...), torch.dtype, 
 _MAX_ITEMS = 10_000
 _LITERALS = (bool, int, float, complex, str, bytes)
 
-# What is equal to itself alone. A logger holds all others; calls of it and of a file are seen.
+# What is equal to itself alone. Calls of a file are seen.
 _IDENTICAL = (
     torch.Tensor, nn.Module, type, types.FunctionType, types.BuiltinFunctionType, types.MethodType,
-    types.ModuleType, enum.Enum, logging.Logger,
+    types.ModuleType, enum.Enum,
     io.IOBase,
 )  # fmt: skip
 # Where the classes come from whose attributes do not change.
@@ -101,6 +101,8 @@ def freeze(value: Any, seen: dict[int, Any] | None = None) -> Any:
         return Same(value), tuple((n, freeze(item, seen)) for n, item in _plain_attributes(value))
     if is_users_module(value):
         raise UnfreezableError(f"it reads the Python module {value.__name__!r} as a value")
+    if isinstance(value, logging.Logger):
+        return Same(value), value.level, value.disabled
     if isinstance(value, _IDENTICAL) or cls.__module__ == "typing":
         return Same(value)
     if (
@@ -187,7 +189,7 @@ class Contents:
                 self._add_classes(base for base in bases_of(value) if base is not object)
             elif isinstance(value, (float, complex, *_IDENTICAL)):
                 continue
-            elif isinstance(value, np.ndarray) or _is_large(value):
+            elif isinstance(value, (np.ndarray, logging.Logger)) or _is_large(value):
                 return False
             elif type(value).__module__ != "typing":
                 self._add_object(value, waiting)

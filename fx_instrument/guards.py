@@ -5,6 +5,7 @@ Facts are kept by the path from the root module, so that they can be asked of a 
 
 from __future__ import annotations
 
+import functools
 import operator
 import reprlib
 import types
@@ -16,8 +17,8 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 
 from .freezing import SCALARS, Contents, Same, UnfreezableError, bases_of, freeze
-from .marks import SLOT
-from .snapshot import kept_by
+from .marks import SLOT, is_compiled
+from .snapshot import functions_of, kept_by
 
 __all__ = [
     "Facts",
@@ -34,7 +35,7 @@ __all__ = [
 _SCALARS_AND_NUMBERS = (bool, int, float, complex, str, bytes, type(None), torch.dtype)
 # Special names of a class that are no attributes of its objects.
 _OF_EVERY_CLASS = frozenset({"__class__", "__dict__", "__doc__", "__module__", "__weakref__"})
-_METHODS = (types.FunctionType, classmethod, staticmethod, property)
+_METHODS = (types.FunctionType, classmethod, staticmethod, property, functools.partialmethod)
 
 
 def describe(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -148,13 +149,6 @@ def has_global_hooks() -> bool:
     )
 
 
-def _codes_of(method: Any) -> list[types.CodeType]:
-    """Return the code of a function, or that of those which a method wraps."""
-    wrapped = (getattr(method, name, None) for name in ("__func__", "fget", "fset", "fdel"))
-    functions = (method, *wrapped)
-    return [each.__code__ for each in functions if isinstance(each, types.FunctionType)]
-
-
 def truncate(part: Any, size: int) -> None:
     """Drop from a list or a dict all that came after its first ``size`` items."""
     if isinstance(part, list):
@@ -173,7 +167,9 @@ def _children_of(module: nn.Module) -> _Children:
     The names of a long ``Sequential`` take longer to go through than most layers to run.
     """
     names = [*module._modules]
-    is_numbered = names == [str(number) for number in range(len(names))]
+    is_numbered = isinstance(module, (nn.Sequential, nn.ModuleList)) and (
+        names == [str(number) for number in range(len(names))]
+    )
     return None if is_numbered else names, [*map(type, module._modules.values())]
 
 
@@ -184,9 +180,21 @@ def has_children(module: nn.Module, children: _Children) -> bool:
     return [*map(type, modules.values())] == classes and (names is None or [*modules] == names)
 
 
+def sharing(*held: dict[str, Any]) -> list[int]:
+    """Return for each of the values of some dicts the place of the first that is the same."""
+    first: dict[int, int] = {}
+    ids = [id(value) for values in held for value in values.values()]
+    return [first.setdefault(key, place) for place, key in enumerate(ids)]
+
+
 def _is_open(module: nn.Module, cls: type) -> bool:
     """Whether calling ``module`` still runs the forward of ``cls`` and no more."""
-    return type(module) is cls and "forward" not in module.__dict__ and not has_hooks(module)
+    return (
+        type(module) is cls
+        and "forward" not in module.__dict__
+        and not has_hooks(module)
+        and not is_compiled(module)
+    )
 
 
 def _shortened(value: Any) -> str:
@@ -251,11 +259,13 @@ class Facts:
             "describe": describe,
             "freeze": freeze,
             "has_children": has_children,
+            "is_compiled": is_compiled,
             "has_global_hooks": has_global_hooks,
             "is_open": _is_open,
             "is_same": _holds_same,
             "are_unchanged": self._contents.are_unchanged,
             "member": _member,
+            "sharing": sharing,
         }
         self._variables = {"": "root"}
         # A dict for its order, which is how it is taken back.
@@ -288,7 +298,7 @@ class Facts:
             self._require(f"is_open({variable}, {cls})")
             self._require("not has_global_hooks()", once=True)
         else:
-            self._require("'forward' not in root.__dict__")
+            self._require("'forward' not in root.__dict__ and not is_compiled(root)")
         self._require(self._has_children(variable, module))
         if ("class", type(module)) not in self._seen:
             self._seen[("class", type(module))] = None
@@ -344,6 +354,14 @@ class Facts:
                 f"[(n, v is None) for n, v in {members}.items()] == {self._constant(known)}"
             )
 
+    def add_sharing(self, model: nn.Module, listed: Iterable[tuple[str, str]]) -> None:
+        """The code went through these members of modules: which are one and the same, matters."""
+        kinds = [(path, kind) for path, kind in listed if kind != "_modules"]
+        if kinds:
+            held = [vars(model.get_submodule(path))[kind] for path, kind in kinds]
+            members = ", ".join(f"{self._module(path)}.{kind}" for path, kind in kinds)
+            self._require(f"sharing({members}) == {self._constant(sharing(*held))}")
+
     def add_type(self, path: str, module: nn.Module) -> None:
         """The class of the module at ``path`` may have been asked for.
 
@@ -389,7 +407,7 @@ class Facts:
             name
             for base in cls.__mro__
             for name, value in vars(base).items()
-            if isinstance(value, _METHODS) and code in _codes_of(value)
+            if any(function.__code__ is code for function in functions_of(value))
         ]
         self.add_class_attributes(cls, names)
 

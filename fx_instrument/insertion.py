@@ -17,7 +17,7 @@ from .clock import DEFAULT_CLOCK, Clock, is_in_seconds
 from .codegen import INSERTED, TimedCodeGen, is_inserted
 from .packing import PackedGraph, pack_graph, unpack_graph
 from .recorder import Recorder, commit
-from .value_checks import check_length
+from .value_checks import unpacked
 
 __all__ = [
     "TimedGraphModule",
@@ -86,7 +86,7 @@ def _last(nodes: list[fx.Node]) -> fx.Node | None:
 
 def is_row(node: fx.Node) -> bool:
     """Whether ``node`` stands for something that the model does."""
-    return not is_inserted(node) and node.target is not check_length
+    return not is_inserted(node) and node.target is not unpacked
 
 
 def is_timed(graph: fx.Graph) -> bool:

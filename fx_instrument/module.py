@@ -68,6 +68,7 @@ class Instrumentation:
         self.is_in_place = is_in_place
         self.timed_class: type[nn.Module] = _timed_class(model, self)
         self._asks_for_type = _asks_for_type(type(model))
+        self._has_instance_forward = "forward" in model.__dict__
         self.graphs = Graphs(model, "", self.timed_class, options.clock, options.openness())
         self.frames = FrameRuns(self.graphs, options)
         self._lock = new_lock()
@@ -91,7 +92,8 @@ class Instrumentation:
     def eager_forward(self, module: nn.Module) -> Callable[..., Any]:
         """Return the model's own forward, bound to ``module``."""
         own: Callable[..., Any] | None = module.__dict__.get("forward")
-        if own is not None:
+        # One that was set later is called before the timed forward, which it may call.
+        if own is not None and self._has_instance_forward:
             return own
         if isinstance(module, torch.jit.ScriptModule):
             return self.model.forward

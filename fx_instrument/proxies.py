@@ -15,7 +15,7 @@ import torch
 from torch import fx, nn
 
 from .soundness import Origin, origin_of, place_in
-from .value_checks import check_length
+from .value_checks import unpacked
 
 __all__ = [
     "GIVES_TENSOR",
@@ -109,8 +109,13 @@ class Proxy(fx.Proxy):
     def __class__(self) -> type:
         # It is read where isinstance() asks for another class than the proxy's own.
         frame = sys._getframe(1)
-        if frame.f_code.co_name == "__instancecheck__" and frame.f_back is not None:
+        is_abstract = frame.f_code.co_name == "__instancecheck__"
+        if is_abstract and frame.f_back is not None:
             frame = frame.f_back
+            if origin_of(frame.f_code.co_filename) is Origin.USER:
+                self.tracer.refuse(
+                    f"it asks by isinstance() for the class of a traced value ({place_in(frame)})"
+                )
         if not is_tracing_code(frame.f_code):
             self.tracer.refuse_question(frame, (isinstance,), "for the class")
             # The calls that code of torch makes are not observed.
@@ -127,8 +132,8 @@ class Proxy(fx.Proxy):
         length = _unpacked_length(sys._getframe(1))
         if length is None:
             return cast(Iterator[fx.Proxy], self.tracer.iter(self))
-        self.tracer.create_proxy("call_function", check_length, (self, length), {})
-        return (operator.getitem(self, index) for index in range(length))
+        items = self.tracer.create_proxy("call_function", unpacked, (self, length), {})
+        return (operator.getitem(items, index) for index in range(length))
 
     def __repr__(self) -> str:
         text: str = self.tracer.text_of(self)

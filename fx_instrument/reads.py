@@ -15,8 +15,8 @@ from torch import nn
 from .freezing import members_in
 from .guards import Facts
 from .marks import SLOT
-from .snapshot import CONTAINERS, Snapshot, slots_of
-from .soundness import Origin, draws_from_numpy, file_of, origin_of, place_in
+from .snapshot import CONTAINERS, Snapshot, is_users_class, slots_of
+from .soundness import Origin, draws_from_numpy, origin_of, place_in
 from .watcher import CallWatcher
 
 __all__ = ["ModelReads"]
@@ -72,6 +72,7 @@ class ModelReads:
         self.tensors: dict[int, str] = {}
         self.read_tensors: dict[str, torch.Tensor] = {}
         self._called: dict[str, nn.Module] = {}
+        self._model = model
         self._facts = facts
         self._snapshot = snapshot
         self._watcher = watcher
@@ -80,7 +81,7 @@ class ModelReads:
         self._aliases: list[tuple[str, str]] = []
         self._children: dict[str, nn.Module] = {}
         self._opened_paths: dict[str, None] = {}
-        self._noted_classes: dict[type, None] = {}
+        self._listed: dict[tuple[str, str], None] = {}
         self._rewritten: dict[int, torch.Tensor] = {}
         self._has_dotted_names = False
         self.has_written = False
@@ -89,7 +90,7 @@ class ModelReads:
     def growing_parts(self) -> list[Any]:
         """Return the lists and dicts to which the run of a forward adds."""
         return [
-            self._aliases, self._called, self._children, self._opened_paths, self._noted_classes,
+            self._aliases, self._called, self._children, self._opened_paths, self._listed,
         ]  # fmt: skip
 
     def note_module(self, path: str, module: nn.Module) -> None:
@@ -104,7 +105,7 @@ class ModelReads:
             self._refuse("it is parametrized, and what that computes may be cached")
         self._facts.add_module(path, module)
         self._opened_paths[path] = None
-        self._note_class(path, type(module))
+        self._watcher.note_class(path, type(module))
 
     def note_call(self, path: str, module: nn.Module) -> None:
         """``module`` is called as it is."""
@@ -125,6 +126,7 @@ class ModelReads:
                 self._facts.add_identity(path, tensor)
             if self._watcher.may_read_attributes(tensor):
                 self._facts.add_attributes_of_tensor(path, tensor)
+        self._facts.add_sharing(self._model, self._listed)
         for path, module in self._called.items():
             if path.rpartition(".")[0] not in self._opened_paths:
                 self._facts.add_type(path, module)
@@ -211,16 +213,6 @@ class ModelReads:
                 else:
                     setattr(nn.Module, name, function)
 
-    def _note_class(self, path: str, opened_class: type) -> None:
-        for cls in opened_class.__mro__:
-            if cls is nn.Module or cls in self._noted_classes:
-                break
-            self._noted_classes[cls] = None
-            if origin_of(file_of(cls)) is Origin.USER:
-                self._snapshot.keep_class(path, cls)
-                for value in vars(cls).values():
-                    self._watcher.note_function(path, value)
-
     def _note_side_door(self, module: nn.Module, name: str) -> None:
         path = self.paths.get(id(module))
         if name == "__class__" and path is not None:
@@ -230,7 +222,7 @@ class ModelReads:
             self._refuse(f"it reads the attribute {name!r} of a module")
             return
         self._facts.add_direct_call(path, module)
-        self._note_class(path, type(module))
+        self._watcher.note_class(path, type(module))
 
     def _note_write(self, module: nn.Module, name: str, value: Any) -> None:
         """Attribute ``name`` of ``module`` is set or deleted, be it to what it is already.
@@ -261,6 +253,7 @@ class ModelReads:
         path = self.paths.get(id(module))
         if name in ("_modules", "_parameters", "_buffers") and path is not None:
             self._facts.add_members(path, module, name)
+            self._listed[path, name] = None
             if name == "_modules":
                 for child_name, child in vars(module)[name].items():
                     self._note_child(module, child_name, child)
@@ -279,6 +272,8 @@ class ModelReads:
         if hasattr(type(value), "__next__"):
             self._refuse(f"it has an iterator, {name!r}")
         self._watcher.note_function(path or "", value)
+        if is_users_class(type(value)):
+            self._watcher.note_class(path or "", type(value))
         self._check_read(name, isinstance(value, CONTAINERS))
         if path is None:
             self._refuse(f"it reads {name!r} of a module that is not registered as a submodule")

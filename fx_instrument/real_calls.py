@@ -9,6 +9,7 @@ import torch
 from torch import fx
 from torch.overrides import TorchFunctionMode, is_tensor_method_or_property
 
+from .arguments import infers_from_numpy
 from .function_modes import take_out
 from .proxies import NULLABLE_ATTRIBUTES
 
@@ -75,6 +76,8 @@ class RealCalls(TorchFunctionMode):
                 return tracer.create_proxy("call_function", getattr, (args[0], name), {})
         elif name in _VALUE_READS:
             tracer.refuse(f"it reads the value of a tensor, by {name}()")
+        elif infers_from_numpy(func, args):
+            tracer.refuse(f"it makes a tensor of a numpy scalar, by {name}()")
         elif func is torch._assert:
             return func(*args, **kwargs)
         elif name.startswith(_MODE_SETTERS):

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from .closing import calls_others, sees_modes
+from .closing import calls_others, may_lead_to_module, sees_modes
 from .frame_calls import TorchCalls, passed_files
 from .recording import NodeRow
 from .variants import Graphs, Variant
@@ -109,11 +109,11 @@ class CallSite:
     def look_at_arguments(
         self, graphs: Graphs, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
-        """Note whether a call is given modules, which its forward may call."""
-        if not graphs.has_odd_calls or self.calls_others:
-            return
-        if any(isinstance(value, nn.Module) for value in (*args, *kwargs.values())):
-            self.expect_others()
+        """Note whether a call is given what may lead to modules, which its forward may call."""
+        if graphs.has_odd_calls and not self.calls_others:
+            self.calls_others = any(map(may_lead_to_module, (*args, *kwargs.values())))
+            if self.calls_others:
+                self.own_mode = None
 
     def expect_others(self) -> None:
         """Its statements call modules that were not expected of them."""

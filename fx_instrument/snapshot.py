@@ -24,6 +24,7 @@ __all__ = [
     "Snapshot",
     "contents_of_cell",
     "copy_of",
+    "functions_of",
     "is_plain",
     "is_same",
     "is_trace_wrapper",
@@ -282,6 +283,12 @@ def kept_by(function: types.FunctionType) -> list[Any]:
         for value in kept
         if not isinstance(value, (type, types.ModuleType)) or is_users_class(value)
     ]
+
+
+def functions_of(value: Any) -> list[types.FunctionType]:
+    """Return the function that ``value`` is or, as a method of some kind, wraps."""
+    wrapped = (getattr(value, name, None) for name in ("__func__", "fget", "fset", "fdel", "func"))
+    return [each for each in (value, *wrapped) if isinstance(each, types.FunctionType)]
 
 
 def is_plain(value: Any) -> bool:

@@ -21,10 +21,12 @@ from typing import Any
 import torch
 
 __all__ = [
+    "MODE_QUERIES",
     "Origin",
     "asked_of_globals",
     "asks_by_name",
     "asks_for_modes",
+    "asks_for_settings",
     "caught_ranges",
     "compares_objects",
     "draws_from_numpy",
@@ -60,9 +62,11 @@ _UNSOUND_TORCH_CODE = {
     ("nn/utils/rnn.py", None): "a packed sequence, whose sizes depend on values",
     ("_functorch/eager_transforms.py", None): "a torch.func transform",
     ("autograd/forward_ad.py", None): "forward-mode differentiation",
+    ("distributed/distributed_c10d.py", None): "a use of torch.distributed",
+    ("overrides.py", "is_tensor_like"): "a test for what is like a tensor",
 }
 
-_MODE_QUERIES = frozenset(
+MODE_QUERIES = frozenset(
     {
         "is_grad_enabled",
         "is_inference_mode_enabled",
@@ -331,7 +335,8 @@ def imported_names(code: types.CodeType) -> frozenset[str]:
 
 _SETTINGS = frozenset(
     {
-        "backends", "get_float32_matmul_precision", "is_anomaly_enabled",
+        "backends", "get_deterministic_debug_mode", "get_float32_matmul_precision",
+        "is_anomaly_enabled", "is_warn_always_enabled",
         "is_deterministic_algorithms_warn_only_enabled",
     }
 )  # fmt: skip
@@ -433,13 +438,21 @@ def reassigned(code: types.CodeType) -> frozenset[str]:
     return frozenset(name for name, count in counts.items() if count > 1)
 
 
+def asks_for_settings(function: Any) -> bool:
+    """Whether ``function``, one of torch's, tells or sets what changes other functions."""
+    module = str(function.__module__)
+    return function.__name__ in _SETTINGS or module.startswith("torch.backends")
+
+
 def asks_for_modes(code: types.CodeType) -> bool:
     """Whether ``code`` may ask torch which modes it runs under, such as grad mode."""
-    return not _MODE_QUERIES.isdisjoint(code.co_names)
+    return not MODE_QUERIES.isdisjoint(code.co_names)
 
 
 # Code of torch that a recording sees through: each recorded call is checked for the modes.
-_SEEN_THROUGH = frozenset({"a change of grad mode", "a change of autocast"})
+_SEEN_THROUGH = frozenset(
+    {"a change of grad mode", "a change of autocast", "a test for what is like a tensor"}
+)
 
 # Code of torch that changes what the operations in between do, so that a recording loses it.
 _LOST_TORCH_CODE = {

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import fx, nn, overrides
 
-from .arguments import has_tensor, name_of_class
+from .arguments import has_tensor, infers_from_numpy, name_of_class
 from .call_guards import STARS, compile_arguments, is_plain_torch, reason_against
 from .capture import Capture, paused_collector
 from .closing import runs_layers_as_its_own
@@ -495,6 +495,8 @@ class Tape:
                 return func(*args, **kwargs)
         elif name == "__iter__":
             return self._iterate(args[0])
+        elif infers_from_numpy(func, args):
+            self.suspect(f"it makes a tensor of a numpy scalar, by {name}()")
         if self.reason is not None:
             return self._let(func, *args, **kwargs)
         call = self._arguments(args, kwargs)
@@ -677,6 +679,10 @@ class Tape:
                 self.suspect(f"it has a `try` statement around a torch call ({place_in(frame)})")
                 return
             frame = frame.f_back
+
+    def note_effect(self) -> None:
+        """An operation of another library runs: what it changes outlives the call."""
+        self._has_changed = True
 
     def note_write(self, value: Any) -> None:
         """The tensors in ``value`` are changed; does the change outlive the call?"""

@@ -26,6 +26,9 @@ class Listener(Protocol):
     def note_write(self, value: Any) -> None:
         """The tensors in ``value`` are about to be changed."""
 
+    def note_effect(self) -> None:
+        """An operation of another library is about to run, which may change anything."""
+
     def function_called(
         self, func: Any, classes: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
@@ -114,6 +117,8 @@ class DispatchMode(TorchDispatchMode):
         if not isinstance(func, torch._ops.OpOverload):
             tape.suspect(f"it calls {func}, an operator that calls functions")
             return
+        if func.namespace not in (*_OWN_NAMESPACES, "torchvision"):
+            tape.note_effect()
         self.num_random += torch.Tag.nondeterministic_seeded in func.tags
         self.num_untold += _is_untold(func, args)
         if func._schema.is_mutable:

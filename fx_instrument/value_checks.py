@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-__all__ = ["ValueChanged", "check_length", "check_value", "random_state"]
+__all__ = ["ValueChanged", "check_value", "random_state", "unpacked"]
 
 
 class ValueChanged(Exception):
@@ -50,15 +50,22 @@ def check_value(
 
 
 @fx.node.has_side_effect
-def check_length(value: Any, length: int) -> None:
-    """Go on only if ``value`` can be unpacked into ``length`` names, as in ``b, c = value``.
+def unpacked(value: Any, length: int) -> Any:
+    """Return the items of ``value``, which the code unpacks into ``length`` names.
 
-    A traced graph takes one item after the other, and would not miss or find too many of them.
+    A traced graph takes one item after the other, and would not miss or find too many of them;
+    and not everything that can be unpacked can be asked for an item by its number.
 
     Raises:
-        TypeError: it is no container, in Python's words.
+        TypeError: it cannot be unpacked, in Python's words.
         ValueError: it has another length, in Python's words.
     """
-    sizes = value.shape if isinstance(value, torch.Tensor) else (len(value),)
-    if sizes[:1] != (length,):
-        exec(f"[{'_, ' * length}] = value", {"value": value})
+    if isinstance(value, torch.Tensor):
+        if value.shape[:1] == (length,):
+            return value
+    elif isinstance(value, (tuple, list)) and len(value) == length:
+        return value
+    names = "".join(f"item_{index}, " for index in range(length))
+    items: dict[str, Any] = {"value": value}
+    exec(f"[{names}] = value", items)
+    return tuple(items[f"item_{index}"] for index in range(length))

@@ -22,16 +22,19 @@ from .snapshot import (
     CONTAINERS,
     Snapshot,
     copy_of,
+    functions_of,
     is_trace_wrapper,
     is_users_class,
     is_users_module,
     restore_contents,
 )
 from .soundness import (
+    MODE_QUERIES,
     Origin,
     asked_of_globals,
     asks_by_name,
     asks_for_modes,
+    asks_for_settings,
     draws_from_numpy,
     file_of,
     imported_names,
@@ -56,6 +59,8 @@ _MUTATORS = frozenset(
         "sort", "symmetric_difference_update", "update",
     }
 )  # fmt: skip
+
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 
 # A local variable, and the argument of sys.getrefcount().
 _NUM_OWN_REFERENCES = 2
@@ -102,7 +107,8 @@ class CallWatcher:
         self._importing: types.FrameType | None = None
         self._origins: dict[int, Origin] = {}
         self._seen_code: list[types.CodeType] = []
-        self._noted_modules: set[tuple[int, str]] = set()
+        self._noted_modules: dict[tuple[int, str], None] = {}
+        self._noted_classes: dict[type, None] = {}
         self._touched: dict[int, tuple[str, Any, Any]] = {}
         self._observer = self._make_observer()
 
@@ -168,7 +174,7 @@ class CallWatcher:
 
     def growing_parts(self) -> list[Any]:
         """Return the lists and dicts to which the trace of a forward adds."""
-        return [self._seen_code, self._origins]
+        return [self._seen_code, self._origins, self._noted_modules, self._noted_classes]
 
     def touched_mark(self) -> int:
         """Return how far the containers that were changed go now, for :meth:`roll_back`."""
@@ -338,6 +344,18 @@ class CallWatcher:
             self._facts.add_function(function)
             self._snapshot.keep(path, function.__name__, function)
 
+    def note_class(self, path: str, opened_class: type) -> None:
+        """Methods of a class may be called: note what they and the class keep."""
+        for cls in opened_class.__mro__:
+            if cls is nn.Module or cls is object or cls in self._noted_classes:
+                break
+            self._noted_classes[cls] = None
+            if origin_of(file_of(cls)) is Origin.USER:
+                self._snapshot.keep_class(path, cls)
+                for value in vars(cls).values():
+                    for function in functions_of(value):
+                        self.note_function(path, function)
+
     def _note_globals(self, code: types.CodeType, namespace: dict[str, Any]) -> None:
         """Note the globals that ``code`` names, and what it may read of them."""
         for name in code.co_names:
@@ -371,9 +389,13 @@ class CallWatcher:
             self._note_environment()
         if name == "sys" and "modules" in code.co_names:
             self._refuse("it reads sys.modules")
+        if name == "torch.nn.functional":
+            for attribute in code.co_names:
+                if isinstance(vars(module).get(attribute), _FUNCTIONS):
+                    self._facts.add_attribute_of(module, attribute)
         if name.partition(".")[0] == "torch" or (id(code), name) in self._noted_modules:
             return
-        self._noted_modules.add((id(code), name))
+        self._noted_modules[id(code), name] = None
         is_users = is_users_module(module)
         if is_users:
             self._snapshot.keep_namespace("", module)
@@ -393,10 +415,14 @@ class CallWatcher:
     def _note_python_class(self, code: types.CodeType, cls: type) -> None:
         if not cls.__module__.startswith("torch"):
             self._facts.add_class_attributes(cls, names_read(code))
-        if origin_of(file_of(cls)) is Origin.USER:
-            self._snapshot.keep_class("", cls)
+        self.note_class("", cls)
 
     def _note_value(self, path: str, name: str, value: Any) -> None:
+        if isinstance(value, _FUNCTIONS) and "torch" in str(value.__module__):
+            if value.__name__ in MODE_QUERIES:
+                self._note_modes()
+            if asks_for_settings(value):
+                self._refuse(f"it has {name}(), a question about torch's settings")
         if draws_from_numpy(value):
             self._refuse(f"it draws random numbers from numpy, by {name!r}")
         self.refuse_cached(value)

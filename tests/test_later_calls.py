@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import collections
+import collections.abc
 import copy
 import dataclasses
 import enum
 import functools
 import itertools
+import logging
+import numbers
 import sys
 import types
 import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -935,3 +939,352 @@ def test_the_calls_before_an_error_that_is_caught_have_rows(is_closed, depth):
     rows = timed.report().rows
     assert all((row.self_ns >= 0).all() for row in rows)
     assert timed.report().aborted == 0
+
+
+# What a second round of trying found
+
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+def wrapped(model):
+    """Do as libraries do that put a forward of their own on the instance."""
+    inner = model.forward
+    model.forward = lambda *args: inner(*args) * 2
+    return model
+
+
+def test_a_forward_that_is_wrapped_later_calls_the_timed_one():
+    model = Plain()
+    expected = model(X)
+    timed = wrapped(instrument(model))
+    assert all(torch.equal(output, expected * 2) for output in thrice(timed))
+    assert rows_of(timed)["linear"] == 3
+    profiled = Plain()
+    profiled.load_state_dict(model.state_dict())
+    with profile(profiled) as p:
+        wrapped(profiled)
+        assert torch.equal(profiled(X), expected * 2)
+    assert p.report().num_runs == 1
+    put_back = instrument(Plain())
+    put_back.forward = put_back.forward
+    put_back(X)
+    assert rows_of(put_back)["linear"] == 1
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: torch.tensor(np.sqrt(x.shape[-1])),
+        lambda x: torch.as_tensor(np.int32(3)),
+        lambda x: torch.tensor([np.float64(1.0)]),
+        lambda x: x.double() * torch.tensor(np.float64(0.1)),
+        lambda x: x * np.float32(0.1),
+    ],
+)
+@pytest.mark.parametrize("decides", [False, True])
+def test_a_tensor_of_a_numpy_scalar_has_its_dtype(make, decides):
+    def forward(self, x):
+        return x if decides and x.sum() > 1e6 else make(x)
+
+    assert_same(model_of(forward), thrice)
+
+
+@pytest.mark.parametrize("kind", [iter, tuple, list, dict.fromkeys, lambda items: map(abs, items)])
+def test_whatever_a_module_gives_can_be_unpacked(kind):
+    class Child(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.count = 0
+
+        def forward(self, x):
+            self.count += 1
+            return kind([x + 1, x + 2])
+
+    class Parent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.child = Child()
+
+        def forward(self, x):
+            first, second = self.child(x)
+            return first - second * 2
+
+    assert_same(Parent, thrice)
+
+
+def test_a_part_that_is_compiled_later_runs_compiled():
+    graphs = []
+
+    def backend(graph_module, inputs):
+        graphs.append(graph_module)
+        return graph_module.forward
+
+    class Parent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.part = Plain()
+
+        def forward(self, x):
+            return self.part(x).relu()
+
+    timed = instrument(Parent())
+    thrice(timed)
+    timed.part.compile(backend=backend)
+    thrice(timed)
+    assert len(graphs) == 1
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("decides", [False, True])
+def test_a_function_of_torch_that_is_replaced_is_called(decides, monkeypatch):
+    def forward(self, x):
+        return x if decides and x.sum() > 1e6 else functional.softmax(self.linear(x), -1)
+
+    model = model_of(forward)()
+    timed = instrument(model)
+    thrice(timed)
+    monkeypatch.setattr(functional, "softmax", lambda x, dim: x * 7)
+    assert torch.equal(timed(X), model(X))
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        lambda x: isinstance(x.shape[0], numbers.Integral),
+        lambda x: isinstance(x.shape, collections.abc.Sequence),
+        lambda x: isinstance(x, collections.abc.Callable),
+        lambda x: isinstance(x, collections.abc.Container),
+        lambda x: torch.overrides.is_tensor_like(x.shape[0]),
+    ],
+)
+def test_abstract_classes_are_asked_of_the_value(asks):
+    def forward(self, x):
+        return x * (2 if asks(x) else 3)
+
+    assert_same(model_of(forward), thrice)
+
+
+FACTOR = [2.0]
+
+
+def scaled_by(factor):
+    def decorate(function):
+        @functools.wraps(function)
+        def scaled(self, *args):
+            return function(self, *args) * factor[0]
+
+        return scaled
+
+    return decorate
+
+
+class Keeps:
+    @scaled_by(FACTOR)
+    def by_closure(self, x):
+        return x
+
+    def by_default(self, x, factor=FACTOR):
+        return x * factor[0]
+
+    @staticmethod
+    def static(x, factor=FACTOR):
+        return x * factor[0]
+
+    partial = functools.partialmethod(lambda self, factor, x: x * factor[0], FACTOR)
+
+    @property
+    def factor(self, factor=FACTOR):
+        return factor[0]
+
+    @classmethod
+    def counted(cls, x, counts=[0]):  # noqa: B006
+        counts[0] += 1
+        return x * counts[0]
+
+
+@pytest.mark.parametrize("name", ["by_closure", "by_default", "static", "partial", "factor"])
+def test_what_methods_keep_is_read_anew(name):
+    def forward(self, x):
+        found = getattr(self.keeps, name)
+        return found(x) if callable(found) else x * found
+
+    def build():
+        model = model_of(forward)()
+        model.keeps = Keeps()
+        return model
+
+    def script(model):
+        FACTOR[0] = 2.0
+        outputs = thrice(model)
+        FACTOR[0] = 5.0
+        return [*outputs, model(X)]
+
+    assert_same(build, script)
+
+
+def test_a_method_that_counts_in_its_default_counts_each_call():
+    def forward(self, x):
+        return Keeps.counted(x)
+
+    model = instrument(model_of(forward)())
+    counts = Keeps.counted.__func__.__defaults__[0]
+    counts[0] = 0
+    assert [float(output[1, 3] / X[1, 3]) for output in thrice(model)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("decides", [False, True])
+def test_weights_may_be_tied_and_untied(decides):
+    def forward(self, x):
+        if decides and x.sum() > 1e6:
+            return x
+        return self.linear(x) / sum(p.numel() for p in self.parameters())
+
+    def build():
+        model = model_of(forward)()
+        model.other = nn.Linear(4, 4)
+        return model
+
+    def script(model):
+        outputs = thrice(model)
+        own, model.other.weight = model.other.weight, model.linear.weight
+        outputs += thrice(model)
+        model.other.weight = own
+        return outputs + thrice(model)
+
+    assert_same(build, script)
+
+
+def test_modes_are_asked_for_by_any_name():
+    from torch import is_grad_enabled as has_gradients
+    from torch.backends.cuda import flash_sdp_enabled
+
+    global HAS_GRADIENTS, USES_FLASH
+    HAS_GRADIENTS, USES_FLASH = has_gradients, flash_sdp_enabled
+
+    def asks_for_gradients(self, x):
+        return x * (2 if HAS_GRADIENTS() else 3)
+
+    def asks_for_flash(self, x):
+        return x * (2 if USES_FLASH() else 3)
+
+    model = instrument(model_of(asks_for_gradients)())
+    assert torch.equal(model(X), X * 2)
+    with torch.no_grad():
+        assert torch.equal(model(X), X * 3)
+    model = instrument(model_of(asks_for_flash)())
+    was = flash_sdp_enabled()
+    try:
+        torch.backends.cuda.enable_flash_sdp(True)
+        thrice(model)
+        torch.backends.cuda.enable_flash_sdp(False)
+        assert torch.equal(model(X), X * 3)
+    finally:
+        torch.backends.cuda.enable_flash_sdp(was)
+
+
+LOGGER = logging.getLogger("fx_instrument.tests")
+
+
+def test_the_level_of_a_logger_is_read_anew():
+    def forward(self, x):
+        return x * (2 if LOGGER.level <= logging.DEBUG else 3)
+
+    model = instrument(model_of(forward)())
+    LOGGER.setLevel(logging.INFO)
+    assert torch.equal(model(X), X * 3)
+    LOGGER.setLevel(logging.DEBUG)
+    assert torch.equal(model(X), X * 2)
+
+
+def test_an_operator_with_effects_runs_once_a_call():
+    calls = []
+
+    @torch.library.custom_op("fx_instrument_tests::noted", mutates_args=())
+    def noted(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return x * 2
+
+    def forward(self, x):
+        y = noted(x)
+        return y + 1 if y.sum() > 0 else y
+
+    model = instrument(model_of(forward)())
+    for x in (X, X, X, -X):
+        model(x)
+    assert len(calls) == 4
+
+
+def test_numbered_modules_may_change_their_order():
+    def forward(self, x):
+        for part in self.parts.values():
+            x = part(x)
+        return x
+
+    def build():
+        model = model_of(forward)()
+        model.parts = nn.ModuleDict({"0": nn.Linear(4, 4), "1": nn.Linear(4, 4)})
+        return model
+
+    def script(model):
+        outputs = thrice(model)
+        model.parts["0"] = model.parts.pop("0")
+        return [*outputs, *thrice(model)]
+
+    assert_same(build, script)
+
+
+ELSEWHERE = nn.Linear(4, 4)
+
+
+class Holder:
+    net = ELSEWHERE
+
+
+class TakesNets(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Conv1d(2, 2, 1)
+        self.count = 0
+
+    def forward(self, x, factor=1, nets=()):
+        self.count += 1
+        y = self.linear(x) * factor
+        for net in nets:
+            y = net(y)
+        return Holder.net(y) if factor > 4 else y
+
+
+class Outer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = TakesNets()
+
+    def forward(self, x, factor, nets=()):
+        return self.inner(x, factor, nets)
+
+
+def test_modules_that_are_given_late_have_rows():
+    def num_calls(timed):
+        rows = timed.report().rows
+        return sum(int(row.calls.sum()) for row in rows if "linear.Linear" in row.target)
+
+    timed = instrument(TakesNets())
+    thrice(timed, 1, [ELSEWHERE])
+    assert num_calls(timed) == 3
+    timed = instrument(TakesNets())
+    for factor in (1, 1, 2, 2, 3, 3, 5, 5, 6):
+        timed(X, factor)
+    assert num_calls(timed) == 3
+    timed = instrument(Outer())
+    for factor in (1, 1, 2, 2, 3, 3):
+        timed(X, factor)
+    thrice(timed, 5 - 1, [ELSEWHERE])
+    thrice(timed, 5 - 1, [lambda y: ELSEWHERE(y)])
+    assert num_calls(timed) == 6
