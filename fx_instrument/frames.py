@@ -469,6 +469,9 @@ class _Run:
         """Run a module that is no leaf: as a graph, or as it is."""
         module, graphs = member.module, member.graphs
         assert graphs is not None
+        if graphs.is_shut:
+            site.look_at_arguments(graphs, args, kwargs)
+            return self.run_closed(site, times, module, run_module, args, kwargs)
         if runs_hooks(module):
             graphs.note_closed("it has hooks")
             return self.run_closed(site, times, module, run_module, args, kwargs)

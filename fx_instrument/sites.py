@@ -110,7 +110,7 @@ class CallSite:
         self, graphs: Graphs, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
         """Note whether a call is given what may lead to modules, which its forward may call."""
-        if graphs.has_odd_calls and not self.calls_others:
+        if (graphs.has_odd_calls or graphs.is_shut) and not self.calls_others:
             self.calls_others = any(map(may_lead_to_module, (*args, *kwargs.values())))
             if self.calls_others:
                 self.own_mode = None
