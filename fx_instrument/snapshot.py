@@ -58,8 +58,13 @@ class Snapshot:
         self._attributes = {
             name: (module, _without_mark(module)) for name, module in model.named_modules()
         }
-        members = [*model.named_parameters(), *model.named_buffers()]
-        self._attributes_of_tensors = [(name, each, dict(vars(each))) for name, each in members]
+        self._attributes_of_tensors = [
+            (path, name, tensor, dict(vars(tensor)))
+            for path, (_, attributes) in self._attributes.items()
+            for members in (attributes.get("_parameters", {}), attributes.get("_buffers", {}))
+            for name, tensor in members.items()
+            if tensor is not None
+        ]
         self._containers: dict[int, tuple[str, str, Any, Any]] = {}
         # Of each container, the ids of what it holds; found when it is asked for.
         self._held: dict[int, set[int]] = {}
@@ -73,6 +78,8 @@ class Snapshot:
         self._namespaces: dict[int, tuple[str, type | types.ModuleType, dict[str, Any]]] = {}
         for path, (_, attributes) in self._attributes.items():
             for name, value in attributes.items():
+                if type(value) in _SCALARS:
+                    continue
                 if isinstance(value, CONTAINERS) and not value:
                     self._empty.append((path, name, value))
                 elif isinstance(value, dict) and (name in _MEMBERS or name.endswith("_hooks")):
@@ -192,10 +199,9 @@ class Snapshot:
                 for key in _changed_keys(known, attributes):
                     put_back = functools.partial(_restore_attributes, module, attributes)
                     yield path, f"it sets its attribute {key!r}", put_back
-        for name, tensor, attributes in self._attributes_of_tensors:
+        for path, name, tensor, attributes in self._attributes_of_tensors:
             if (attributes or vars(tensor)) and not is_same(vars(tensor), attributes):
                 put_back = functools.partial(restore_contents, vars(tensor), attributes)
-                path = name.rpartition(".")[0]
                 yield path, f"it sets an attribute of its tensor {name!r}", put_back
         for path, name, container, contents in self._containers.values():
             if not is_same(container, contents):
