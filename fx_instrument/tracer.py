@@ -671,6 +671,8 @@ def reason_to_close(module: nn.Module, path: str, openness: Openness) -> str | N
 
 def has_own_call(cls: type) -> bool:
     """Whether ``cls`` has a ``__call__`` that is not torch's."""
+    if cls.__call__ is nn.Module.__call__:
+        return False
     owner = next(base for base in cls.__mro__ if "__call__" in vars(base))
     return origin_of(file_of(owner)) is Origin.USER
 
