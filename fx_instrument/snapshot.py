@@ -43,6 +43,9 @@ _OPAQUE = (
     fx.Proxy, fx.Node, fx.Graph, nn.Module, torch.Tensor, type, types.ModuleType, str, int, float,
     type(None),
 )  # fmt: skip
+_OF_THREADS = frozenset(
+    {"_queue", "_thread", "concurrent", "multiprocessing", "queue", "threading"}
+)
 _MEMBERS = frozenset({"_buffers", "_modules", "_parameters"})
 _SCALARS = frozenset({bool, int, float, str, type(None)})
 _TENSORS = (nn.Parameter, torch.Tensor)
@@ -107,6 +110,9 @@ class Snapshot:
             if is_users_module(value):
                 self.keep_namespace(path, value)
                 waiting += filter(_is_container, vars(value).values())
+            # What threads wait for changes by their doing, and must not be put back.
+            if type(value).__module__.partition(".")[0] in _OF_THREADS:
+                continue
             if isinstance(value, _OPAQUE) or id(value) in self._seen:
                 continue
             self._seen[id(value)] = value
