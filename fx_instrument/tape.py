@@ -137,12 +137,15 @@ def record(
     may_retry = False
     if reason is None:
         if TRACE_LOCK.acquire(blocking=False):
-            try:
+            with contextlib.ExitStack() as lock:
+                lock.callback(TRACE_LOCK.release)
                 if _state.tape is None:
                     stopwatch = stopwatch or Stopwatch()
                     stopwatch.pause()
                     try:
-                        tape = Tape(model, args, kwargs, owner, is_leaf, see_module, stopwatch)
+                        tape = Tape(
+                            model, args, kwargs, owner, is_leaf, see_module, stopwatch, lock
+                        )
                         try:
                             with paused_collector():
                                 return tape.record(call)
@@ -151,8 +154,6 @@ def record(
                             vars(tape).clear()
                     finally:
                         stopwatch.resume()
-            finally:
-                TRACE_LOCK.release()
         reason, may_retry = "another call is being captured at this moment", True
     output = call(*args, **kwargs)
     return Recorded(output, reason=reason, may_retry=may_retry)
@@ -189,7 +190,9 @@ class Tape:
         is_leaf: Callable[[nn.Module], bool] | None,
         see_module: Callable[[nn.Module], None],
         stopwatch: Stopwatch,
+        lock: contextlib.ExitStack,
     ) -> None:
+        self._lock = lock
         self.reason: str | None = None
         self._patches = contextlib.ExitStack()
         self._may_retry = False
@@ -314,6 +317,8 @@ class Tape:
             self._dispatch_mode.switch_off()
             # What runs from here on, such as a compiler, must find torch as it is.
             self._patches.close()
+            # Nor does it hold up another capture or a fork any more, however long it takes.
+            self._lock.close()
 
     def _place(self) -> str:
         """Return the line of the model's code that runs; empty if the call has ended."""
