@@ -12,6 +12,8 @@ import itertools
 import logging
 import numbers
 import sys
+import threading
+import time
 import types
 import warnings
 from collections.abc import Callable
@@ -28,6 +30,7 @@ from twins import picture
 
 import fx_instrument
 from fx_instrument import instrument, profile
+from fx_instrument.snapshot import Snapshot
 
 X = torch.linspace(-1, 2, 8).reshape(2, 4)
 
@@ -1288,3 +1291,18 @@ def test_modules_that_are_given_late_have_rows():
     thrice(timed, 5 - 1, [ELSEWHERE])
     thrice(timed, 5 - 1, [lambda y: ELSEWHERE(y)])
     assert num_calls(timed) == 6
+
+
+def test_what_a_thread_waits_for_is_not_put_back():
+    event = threading.Event()
+    model = model_of(lambda self, x: x)()
+    model.events = (event,)
+    snapshot = Snapshot(model)
+    thread = threading.Thread(target=event.wait, args=(60,))
+    thread.start()
+    while not event._cond._waiters:
+        time.sleep(0.001)
+    assert snapshot.restore() == []
+    event.set()
+    thread.join(10)
+    assert not thread.is_alive()
