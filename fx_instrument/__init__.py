@@ -7,12 +7,14 @@ from .errors import (
     NoSuchModuleError,
     NotAModuleError,
     ProfileError,
+    RunsNotKeptError,
 )
 from .insertion import TimestampPass
-from .module import instrument, report, reset, summary
+from .module import instrument, pause, paused, report, reset, resume, summary
 from .profiling import profile
 from .recording import ClosedFrame, InnerRow, NodeRow, Recording, VariantInfo
 from .report import Report, Row
+from .table import Table
 from .version import __version__
 
 __all__ = [
@@ -28,12 +30,17 @@ __all__ = [
     "Recording",
     "Report",
     "Row",
+    "RunsNotKeptError",
+    "Table",
     "TimestampPass",
     "VariantInfo",
     "__version__",
     "instrument",
+    "pause",
+    "paused",
     "profile",
     "report",
     "reset",
+    "resume",
     "summary",
 ]

@@ -15,6 +15,7 @@ __all__ = [
     "NoSuchModuleError",
     "NotAModuleError",
     "ProfileError",
+    "RunsNotKeptError",
 ]
 
 
@@ -53,3 +54,7 @@ class ProfileError(FxInstrumentError, RuntimeError):
 
 class EmptyRecordingError(FxInstrumentError, RuntimeError):
     """Figures were asked for, but no run has been recorded."""
+
+
+class RunsNotKeptError(FxInstrumentError, LookupError):
+    """Times of single runs were asked for, but only a sketch of all runs was kept."""

@@ -17,11 +17,12 @@ from typing import Any
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
-from .clock import is_in_seconds
+from .clock import ReadingsOf
 from .closing import closed_frame, names_of_method
 from .frame_calls import TorchCalls
 from .function_modes import all_modes, push_mode, put_in, take_out
 from .guards import runs_class_forward, runs_hooks
+from .keeping import MemoryGuard
 from .locks import new_lock
 from .marks import CURRENT, SLOT, Mark, mark_of, put_marks, take_marks
 from .options import Options
@@ -59,17 +60,29 @@ class FrameRuns:
     Args:
         root: the model's own graphs.
         options: what is timed, and how.
+        guard: is told how much memory is taken.
+        fold: is called, where a sketch is kept, once many readings wait; it is to take them out.
+        abort: is told of each run that raised, with the exception.
     """
 
-    def __init__(self, root: Graphs, options: Options) -> None:
+    def __init__(
+        self,
+        root: Graphs,
+        options: Options,
+        guard: MemoryGuard,
+        fold: Callable[[], None],
+        abort: Callable[[BaseException], None],
+    ) -> None:
         clock = options.clock
         self.clock = clock
+        self._guard = guard
+        self._fold = fold
+        self.abort = abort
         self.mode = TorchCalls() if options.frames == "calls" else None
         self.num_runs = 0
-        self.num_aborted = 0
         self._options = options
         self.openness = options.openness()
-        self._typecode = "d" if is_in_seconds(clock) else "q"
+        self._reader = ReadingsOf(clock)
         self._members: dict[int, Member] = {}
         self._plans: dict[Variant | None, Plan] = {}
         self._graphs: dict[tuple[str, type], Graphs] = {}
@@ -82,7 +95,7 @@ class FrameRuns:
         self._is_leaf = False
         self.has_choice = bool(options.only) and not options.is_only("", root.model)
         self.runs_as_it_is = self.has_choice
-        self.root = CallSite(row, self._new_times())
+        self.root = CallSite(row, self._new_times(has_starts=True))
         self.root.look_at(root.model)
         self.root.is_blind = self.has_choice
         self.root_state = root.model.__dict__
@@ -135,8 +148,8 @@ class FrameRuns:
             return output
         except ValueChanged:
             raise
-        except BaseException:
-            self.abort()
+        except BaseException as error:
+            self.abort(error)
             # An interrupt may have come as a mode was being taken out.
             for mode in all_modes() if outer is None else ():
                 if isinstance(mode, TorchCalls):
@@ -164,11 +177,6 @@ class FrameRuns:
         self._plans.clear()
         self._root.note_closed(reason)
 
-    def abort(self) -> None:
-        """Count a run that raised."""
-        with self.lock:
-            self.num_aborted += 1
-
     def may_call_modules(self, module: nn.Module, method: str) -> bool:
         """Whether ``method`` of the root names a submodule, or goes through them."""
         if method not in self._method_names:
@@ -181,7 +189,7 @@ class FrameRuns:
             if method not in self.methods:
                 target = f"{self.root.row.target}.{method}"
                 row = NodeRow(method, "call_method", target, "", True)
-                site = self.methods[method] = CallSite(row, self._new_times())
+                site = self.methods[method] = CallSite(row, self._new_times(has_starts=True))
                 site.look_at(self._root.model)
                 site.is_blind = self.runs_as_it_is
             return self.methods[method]
@@ -201,15 +209,35 @@ class FrameRuns:
                 for times, readings in events:
                     times.drop(number, len(readings))
                 raise
-            if self._num_pending > _MAX_PENDING_READINGS:
+            is_full = self._num_pending > _MAX_PENDING_READINGS
+            if is_full:
                 self._num_pending = 0
-                for times in self._all_times:
-                    times.pack()
+                if self._options.keep != "sketch":
+                    self._pack()
+        if is_full and self._options.keep == "sketch":
+            self._fold()
+
+    def _pack(self) -> None:
+        keep = self._options.keep
+        added = 0
+        for times in self._all_times:
+            added += times.pack()
+            if isinstance(keep, int):
+                times.forget_before(self.num_runs - keep)
+        if keep == "all":
+            self._guard.add(added)
+
+    def forget_before(self, run: int) -> None:
+        """Forget the calls of the runs before the one with the number ``run``."""
+        with self.lock:
+            for times in self._all_times:
+                times.pack()
+                times.forget_before(run)
 
     def reset(self) -> None:
         """Forget all runs."""
         with self.lock:
-            self.num_runs = self.num_aborted = self._num_pending = 0
+            self.num_runs = self._num_pending = 0
             for times in self._all_times:
                 times.clear()
 
@@ -240,7 +268,7 @@ class FrameRuns:
                 key = path, type(module)
                 if key not in self._graphs:
                     holder = holder_for(type(module))
-                    self._graphs[key] = Graphs(module, path, holder, self.clock, self.openness)
+                    self._graphs[key] = Graphs(module, path, holder, self._options, self._guard)
                 graphs = self._graphs[key]
                 graphs.set_model(module)
             member = self._members[id(module)] = Member(module, path, graphs)
@@ -293,8 +321,8 @@ class FrameRuns:
         modules = root.named_modules()
         return [item for item in modules if item[0] and self._options.is_only(*item)]
 
-    def _new_times(self) -> Times:
-        times = Times(self._typecode)
+    def _new_times(self, num_readings: int = 2, *, has_starts: bool = False) -> Times:
+        times = Times(self._reader, num_readings, self._options.keep, has_starts=has_starts)
         self._all_times.append(times)
         return times
 
@@ -316,7 +344,9 @@ class FrameRuns:
         """Return the place of a graph that runs at ``site``."""
         with self.lock:
             if variant not in site.graphs:
-                site.graphs[variant] = GraphSite(self._new_times())
+                is_root = site is self.root
+                times = self._new_times(variant.num_readings, has_starts=is_root)
+                site.graphs[variant] = GraphSite(times)
             return site.graphs[variant]
 
     def cut_times(self, site: GraphSite, place: int) -> Times:
@@ -842,9 +872,9 @@ class _RunInSteps:
         self._run.events.append((self._site.times, (self._start, self._end)))
         self._run.runs.commit(self._run)
 
-    def abort(self) -> None:
+    def abort(self, error: BaseException) -> None:
         """A step has raised an exception."""
-        self._run.runs.abort()
+        self._run.runs.abort(error)
 
 
 class _GraphFrame:

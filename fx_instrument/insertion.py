@@ -6,6 +6,7 @@ It knows nothing of how the graph was captured or of what is made of the reading
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection
 from typing import Any, cast
 
 import torch
@@ -34,7 +35,12 @@ __all__ = [
 UNTIMED_OPS = frozenset({"placeholder", "output"})
 
 
-def insert_timestamps(graph: fx.Graph, recorder: str, clock: Clock = DEFAULT_CLOCK) -> int:
+def insert_timestamps(
+    graph: fx.Graph,
+    recorder: str,
+    clock: Clock = DEFAULT_CLOCK,
+    unread: Collection[fx.Node] = (),
+) -> int:
     """Put readings of ``clock`` around every node of ``graph``, and one commit at the end.
 
     Neighbours share a reading, so k nodes (all but placeholders and output) get k + 1 of them. A
@@ -46,6 +52,7 @@ def insert_timestamps(graph: fx.Graph, recorder: str, clock: Clock = DEFAULT_CLO
         graph: is changed in place. It must not be timed already.
         recorder: the attribute of the owning module that will hold the :class:`Recorder`.
         clock: a module-level function of no arguments; see :mod:`fx_instrument.clock`.
+        unread: nodes that have no reading after them, and so share one time with the next.
 
     Returns:
         How many readings a run of the graph gives.
@@ -68,8 +75,9 @@ def insert_timestamps(graph: fx.Graph, recorder: str, clock: Clock = DEFAULT_CLO
     with graph.inserting_before(first) if first else graph.inserting_after(_last(nodes)):
         read_clock()
     for node in timed:
-        with graph.inserting_after(node):
-            read_clock()
+        if node not in unread:
+            with graph.inserting_after(node):
+                read_clock()
     # The recorder is looked up after the last reading: that time is charged to no node.
     with graph.inserting_before(output) if output else graph.inserting_after(readings[-1]):
         holder = create("get_attr", recorder, (), "recorder")

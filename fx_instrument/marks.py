@@ -32,9 +32,11 @@ class Current(threading.local):
         frame: has a method ``call(module, run_module, args, kwargs)``, where ``run_module`` is
             what the module itself would do, and tells by ``sees_modes`` whether its code may be
             compiled.
+        untimed: what belongs to the drop-in that runs without being recorded.
     """
 
     frame: Any = None
+    untimed: Any = None
 
 
 CURRENT = Current()

@@ -15,7 +15,9 @@ import inspect
 import os
 import platform
 import types
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
@@ -23,16 +25,41 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from .clock import DEFAULT_CLOCK, Clock, clock_cost_ns
+from .aborting import row_that_raised
+from .clock import (
+    DEFAULT_CLOCK,
+    ClockChoice,
+    clock_cost_ns,
+    clock_resolution_ns,
+    name_of_clock,
+    wall_and_process,
+)
 from .closing import names_of_method
-from .errors import CaptureError, NotAModuleError, ProfileError
+from .errors import (
+    CaptureError,
+    EmptyRecordingError,
+    NotAModuleError,
+    ProfileError,
+    RunsNotKeptError,
+)
 from .frames import FrameRuns, like
 from .guards import forward_of
+from .keeping import Keep, MemoryGuard
 from .locks import new_lock
 from .marks import CURRENT, SLOT, is_compiled
 from .options import ModuleChoice, Options
-from .recording import ClosedFrame, Recording, VariantInfo, merge
+from .recorder import Recorder
+from .recording import (
+    ClosedFrame,
+    Recording,
+    SketchedRecordings,
+    VariantInfo,
+    every_run,
+    merge,
+    sketch_of_graph,
+)
 from .report import NO_RUNS, Report
+from .schedule import Schedule
 from .snapshot import slots_of
 from .soundness import Origin, origin_of
 from .tape import ValueChanged
@@ -49,9 +76,12 @@ __all__ = [
     "Instrumentation",
     "instrument",
     "is_instrumented",
+    "pause",
+    "paused",
     "plain_view",
     "report",
     "reset",
+    "resume",
     "summary",
 ]
 
@@ -69,8 +99,14 @@ class Instrumentation:
         self.timed_class: type[nn.Module] = _timed_class(model, self)
         self._asks_for_type = _asks_for_type(type(model))
         self._has_instance_forward = "forward" in model.__dict__
-        self.graphs = Graphs(model, "", self.timed_class, options.clock, options.openness())
-        self.frames = FrameRuns(self.graphs, options)
+        self.guard = MemoryGuard()
+        self.graphs = Graphs(model, "", self.timed_class, options, self.guard)
+        self.frames = FrameRuns(self.graphs, options, self.guard, self._fold_frames, self.abort)
+        self.schedule = Schedule(options.sample_every, options.num_warmup)
+        self.num_threads = torch.get_num_threads()
+        self._all_num_threads: list[int] = []
+        self._aborted: Counter[str] = Counter()
+        self._sketches: list[dict[Any, SketchedRecordings]] = []
         self._lock = new_lock()
 
     def new_class(self) -> type[nn.Module]:
@@ -107,6 +143,82 @@ class Instrumentation:
         """Call the model's own forward."""
         return self.eager_forward(module)(*args, **kwargs)
 
+    def call(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Call the drop-in where not every call is recorded and kept."""
+        if CURRENT.untimed is self or not self.schedule.takes_next():
+            return self.run_untimed(module, args, kwargs)
+        output = self.run_timed(module, args, kwargs)
+        if self.schedule.is_warmup():
+            self._forget_runs()
+        return output
+
+    def run_timed(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run the forward of the drop-in, and record it."""
+        if torch.get_num_threads() != self.num_threads or not self._all_num_threads:
+            self._note_threads()
+        variant = self.variant_for(module, args, kwargs)
+        if variant is None or variant.recorder is None:
+            return self.run(module, variant, args, kwargs)
+        try:
+            return variant.run(module, *args, **kwargs)
+        except ValueChanged:
+            pass
+        except BaseException as error:
+            self.abort(error)
+            raise
+        return self.run_without(module, [variant], args, kwargs)
+
+    def run_untimed(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Run the forward of the drop-in without any reading of a clock."""
+        if type(module) is self.timed_class and not self.frames.runs_as_it_is:
+            variant = self.graphs.known_for(module, args, kwargs)
+            if variant is not None and variant.recorder is not None:
+                try:
+                    return variant.run_untimed(module, *args, **kwargs)
+                except ValueChanged:
+                    pass
+        # A forward that calls its own model is in one run with it.
+        outer, CURRENT.untimed = CURRENT.untimed, self
+        try:
+            return self.eager_forward(module)(*args, **kwargs)
+        finally:
+            CURRENT.untimed = outer
+
+    def _note_threads(self) -> None:
+        """Keep with how many threads a run takes place."""
+        with self._lock:
+            self.num_threads = torch.get_num_threads()
+            if self.num_threads not in self._all_num_threads:
+                self._all_num_threads.append(self.num_threads)
+
+    def abort(self, error: BaseException) -> None:
+        """Count a run that raised ``error``, by the row that ran."""
+        name = row_that_raised(error, type(self.model).__name__)
+        with self._lock:
+            self._aborted[name] += 1
+
+    def _fold_frames(self) -> None:
+        """Add the runs with frames that wait to the sketches."""
+        with self._lock, self.frames.lock:
+            num_clocks = 2 if self.options.clock is wall_and_process else 1
+            for channel in range(num_clocks):
+                if channel == len(self._sketches):
+                    self._sketches.append({})
+                sketches = self._sketches[channel]
+                found: list[tuple[Any, Recording]] = [
+                    ((recording.rows, None), recording)
+                    for recording in recordings_of(self.frames, channel)
+                ]
+                found += [
+                    ((recording.rows, name), recording)
+                    for name, recording in method_recordings(self.frames, channel).items()
+                ]
+                for key, recording in found:
+                    sketches.setdefault(key, SketchedRecordings(key[0])).add(recording)
+            self.frames.forget_before(self.frames.num_runs)
+
     def run(
         self,
         module: nn.Module,
@@ -139,9 +251,9 @@ class Instrumentation:
                 return variant.run(module, *args, **kwargs)
             except ValueChanged:
                 without.append(variant)
-            except BaseException:
+            except BaseException as error:
                 if variant.recorder is not None:
-                    variant.recorder.abort()
+                    self.abort(error)
                 raise
         return self.run(module, None, args, kwargs)
 
@@ -181,29 +293,86 @@ class Instrumentation:
 
     def recording(self) -> Recording:
         """Return all runs up to now."""
+        is_sketch = self.options.keep == "sketch"
         with self._lock:
-            recordings = [
-                self._plain_recording(variant)
-                for variant in self.graphs.variants
-                if variant.recorder is not None and variant.recorder.has_runs()
+            if is_sketch:
+                self._fold_frames()
+            channels = [
+                self._recording_by(channel)
+                for channel in range(2 if self.options.clock is wall_and_process else 1)
             ]
-            recordings += recordings_of(self.frames)
-            if not recordings:
-                recordings = [self._empty_recording()]
-            num_aborted = self.frames.num_aborted + sum(
-                variant.recorder.num_aborted
-                for variant in self.graphs.variants
-                if variant.recorder is not None
-            )
-            return replace(
-                merge(recordings),
-                num_aborted=num_aborted,
-                clock_ns=clock_cost_ns(self.options.clock),
-                environment=_environment(),
+            recording = channels[0]
+            num_recorded = self._num_recorded()
+            num_seen = num_recorded + self.schedule.num_skipped + self.schedule.num_warmed
+            clock = self.options.clock
+            whole = replace(
+                recording,
+                aborted=dict(self._aborted),
+                num_seen=num_seen + sum(self._aborted.values()),
+                num_warmup=self.schedule.num_warmed,
+                num_lost=sum(recorder.num_lost for recorder in self._recorders().values()),
+                num_forgotten=max(num_recorded - recording.num_runs, 0),
+                clock_ns=clock_cost_ns(clock),
+                resolution_ns=clock_resolution_ns(clock),
+                environment=self._environment(),
                 closed=self._closed(),
                 variants=self._variants(),
-                methods=method_recordings(self.frames),
+                second=channels[1] if len(channels) > 1 else None,
             )
+            methods = {
+                name: replace(runs, clock_ns=whole.clock_ns, environment=whole.environment)
+                for name, runs in self._method_recordings().items()
+            }
+            return replace(whole, methods=methods)
+
+    def _num_recorded(self) -> int:
+        """How many runs of the forward came to their end and were not forgotten as warm-up."""
+        root = self.frames.root
+        sites = [root.times, *(graph.times for graph in root.graphs.values())]
+        recorders = self._recorders()
+        return sum(t.num_calls for t in sites) + sum(r.num_seen for r in recorders.values())
+
+    def _recorders(self) -> dict[Variant, Recorder]:
+        """Return what keeps the runs of graphs without frames, with all runs gathered in it."""
+        found = {}
+        for variant in self.graphs.variants:
+            if variant.recorder is not None:
+                variant.gather()
+                found[variant] = variant.recorder
+        return found
+
+    def _recording_by(self, channel: int) -> Recording:
+        """Return the runs of the forward by one of the clocks."""
+        recordings = [
+            self._plain_recording(variant, channel)
+            for variant, recorder in self._recorders().items()
+            if recorder.has_runs()
+        ]
+        if self.options.keep == "sketch":
+            folded = self._sketches[channel] if channel < len(self._sketches) else {}
+            recordings += [
+                sketched.recording() for (_, name), sketched in folded.items() if name is None
+            ]
+        else:
+            recordings += recordings_of(self.frames, channel)
+        recording = merge(recordings or [self._empty_recording()])
+        if isinstance(self.options.keep, int):
+            recording = recording.from_run(max(recording.num_runs - self.options.keep, 0))
+        return recording
+
+    def _method_recordings(self) -> dict[str, Recording]:
+        if self.options.keep == "sketch":
+            folded = self._sketches[0] if self._sketches else {}
+            return {
+                name: sketched.recording()
+                for (_, name), sketched in folded.items()
+                if name is not None
+            }
+        methods = method_recordings(self.frames)
+        if isinstance(self.options.keep, int):
+            keep = self.options.keep
+            methods = {n: r.from_run(max(r.num_runs - keep, 0)) for n, r in methods.items()}
+        return methods
 
     def _empty_recording(self) -> Recording:
         try:
@@ -214,11 +383,19 @@ class Instrumentation:
             rows, np.empty((0, num_readings), np.int64), np.empty((0, len(rows)), bool)
         )
 
-    def _plain_recording(self, variant: Variant) -> Recording:
-        assert variant.recorder is not None
-        readings_ns = variant.recorder.readings_ns()
-        has_run = np.ones((len(readings_ns), len(variant.rows)), dtype=np.bool_)
-        return Recording(variant.rows, readings_ns, has_run)
+    def _plain_recording(self, variant: Variant, channel: int = 0) -> Recording:
+        recorder = variant.recorder
+        assert recorder is not None
+        if recorder.keep == "sketch":
+            return sketch_of_graph(variant.rows, recorder.sketch(channel))
+        readings_ns = recorder.readings_ns(channel)
+        if self.options.keep == "sketch":  # still in its pilot runs
+            sketched = SketchedRecordings(variant.rows)
+            sketched.add(
+                Recording(variant.rows, readings_ns, every_run(len(readings_ns), len(variant.rows)))
+            )
+            return sketched.recording()
+        return Recording(variant.rows, readings_ns, every_run(len(readings_ns), len(variant.rows)))
 
     def _closed(self) -> tuple[ClosedFrame, ...]:
         """Return what stayed closed, each once, in the order of the paths."""
@@ -242,7 +419,7 @@ class Instrumentation:
         counts = count_calls(self.frames)
         for variant in self.graphs.variants:
             if variant.recorder is not None:
-                counts[variant] = len(variant.recorder.readings_ns())
+                counts[variant] = variant.recorder.num_seen
         return tuple(
             VariantInfo(graphs.path, guard, len(variant.nodes), counts[variant])
             for graphs in (self.graphs, *self.frames.all_graphs())
@@ -254,6 +431,10 @@ class Instrumentation:
         runtimes: dict[fx.Node, list[float]] = {}
         with self._lock:
             for variant in self.graphs.variants:
+                if self.options.keep == "sketch":
+                    raise RunsNotKeptError(
+                        'runtimes_sec tells of single runs, of which keep="sketch" keeps none'
+                    )
                 if variant.recorder is not None:
                     node_ns = self._plain_recording(variant).node_ns
                 else:
@@ -263,38 +444,54 @@ class Instrumentation:
                         runtimes[node] = (column / 1e9).tolist()
         return runtimes
 
-    def report(self) -> Report:
+    def report(self, warmup: int | str | None = None) -> Report:
         """Return the report of all runs up to now."""
-        return Report(self.recording())
+        if warmup is None:
+            warmup = "auto" if self.options.warmup == "auto" else 0
+        return Report(self.recording(), warmup)
 
     def summary(self, should_sort: bool) -> str:
         """Return the table of all runs up to now; before any, a sentence that says so."""
-        recording = self.recording()
-        return Report(recording).summary(should_sort) if recording.has_runs else NO_RUNS
+        try:
+            return self.report().summary(should_sort)
+        except EmptyRecordingError:
+            return NO_RUNS
 
     def reset(self) -> None:
         """Forget all runs."""
         with self._lock:
-            for variant in self.graphs.variants:
-                if variant.recorder is not None:
-                    variant.recorder.reset()
+            self._forget_runs()
+            self.schedule.reset()
+            self._aborted.clear()
+            self._all_num_threads.clear()
+
+    def _forget_runs(self) -> None:
+        """Forget the runs that came to their end."""
+        with self._lock:
+            for recorder in self._recorders().values():
+                recorder.reset()
             self.frames.reset()
+            self._sketches.clear()
+            self.guard.reset()
+
+    def _environment(self) -> dict[str, Any]:
+        num_threads = ", then ".join(map(str, self._all_num_threads))
+        return {
+            "clock": name_of_clock(self.options.clock),
+            "keep": self.options.keep,
+            "sample_every": self.options.sample_every,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "num_threads": num_threads or str(torch.get_num_threads()),
+            "num_interop_threads": torch.get_num_interop_threads(),
+            "num_cpus": os.cpu_count(),
+        }
 
 
 def _asks_for_type(cls: type) -> bool:
     """Whether the forward of ``cls`` may ask for ``type(self)``."""
     return "type" in names_of_method(cls, "forward")
-
-
-def _environment() -> dict[str, Any]:
-    return {
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "num_threads": torch.get_num_threads(),
-        "num_interop_threads": torch.get_num_interop_threads(),
-        "num_cpus": os.cpu_count(),
-    }
 
 
 class Instrumented:
@@ -415,17 +612,9 @@ def _timed_class(model: nn.Module, state: Instrumentation) -> type[nn.Module]:
         if frame is not None:
             # A frame that is being timed calls the drop-in, as a model does that calls itself.
             return frame.call(self, types.MethodType(forward, self), args, kwargs)
-        variant = state.variant_for(self, args, kwargs)
-        if variant is None or variant.recorder is None:
-            return state.run(self, variant, args, kwargs)
-        try:
-            return variant.run(self, *args, **kwargs)
-        except ValueChanged:
-            pass
-        except BaseException:
-            variant.recorder.abort()
-            raise
-        return state.run_without(self, [variant], args, kwargs)
+        if not state.schedule.takes_all:
+            return state.call(self, args, kwargs)
+        return state.run_timed(self, args, kwargs)
 
     if callable(own_forward) and not isinstance(model, torch.jit.ScriptModule):
         functools.update_wrapper(forward, own_forward)
@@ -459,6 +648,8 @@ def _for_compiled(model: nn.Module, state: Instrumentation) -> dict[str, Callabl
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         compiled = self.__dict__.get(SLOT) or self._call_impl
+        if not state.schedule.takes_all and not state.schedule.takes_next():
+            return compiled(*args, **kwargs)
         return state.frames.run(self, None, compiled, args, kwargs)
 
     def compile(self: nn.Module, *args: Any, **kwargs: Any) -> None:
@@ -518,6 +709,8 @@ def _timed_method(
             CURRENT.frame is not None
             or torch.compiler.is_compiling()
             or torch._C._get_tracing_state() is not None
+            or CURRENT.untimed is state
+            or state.schedule.is_paused
             or not state.frames.may_call_modules(self, name)
         ):
             return function(self, *args, **kwargs)
@@ -538,11 +731,15 @@ def _wrap(model: nn.Module, options: Options) -> nn.Module:
 def instrument(
     model: ModuleT,
     *args: Any,
-    clock: Clock = DEFAULT_CLOCK,
+    clock: ClockChoice = DEFAULT_CLOCK,
     frames: str = "calls",
     leaf: ModuleChoice = (),
     inline: ModuleChoice = (),
     only: ModuleChoice = (),
+    keep: Keep = "all",
+    warmup: int | str = 0,
+    sample_every: int = 1,
+    budget: float | None = None,
     **kwargs: Any,
 ) -> ModuleT:
     """Return ``model`` with a forward that times every node of its graph.
@@ -555,8 +752,9 @@ def instrument(
 
     It offers these attributes, wherever the model has none of that name: ``graph_module`` (the
     timed :class:`torch.fx.GraphModule`), ``graph``, ``code``, ``report()``, ``summary()``,
-    ``total_runtime_sec``, ``runtimes_sec`` and ``reset()``. The functions :func:`report`,
-    :func:`summary` and :func:`reset` do the same for any model.
+    ``total_runtime_sec``, ``runtimes_sec``, ``reset()``, ``pause()``, ``resume()`` and
+    ``paused()``. The functions :func:`report`, :func:`summary`, :func:`reset`, :func:`pause`, :func:`resume` and
+    :func:`paused` do the same for any model.
 
     A graph is captured at the first call of its kind, by symbolic tracing or, where tracing would
     lose something, by recording the call as it runs; and anew at the first call for which no graph
@@ -567,7 +765,8 @@ def instrument(
     Args:
         model: the module to time. One that is instrumented already is given back as it is.
         *args: the arguments of a call, for which a graph is traced now. The model is not run.
-        clock: a module-level function of no arguments that gives a float of seconds or an int of
+        clock: ``"wall"`` (the default), ``"thread"``, ``"process"``, ``("wall", "process")``, or a
+            module-level function of no arguments that gives a float of seconds or an int of
             nanoseconds; see :mod:`fx_instrument.clock`.
         frames: ``"calls"`` to time the torch calls that frames make themselves, ``"modules"`` to
             time the modules in them alone.
@@ -575,6 +774,14 @@ def instrument(
             or a function of a path and a module.
         inline: modules of torch, else one row each, that are opened; the same.
         only: the modules to time; the same. All else runs untouched. Empty for all.
+        keep: ``"all"`` for every run at 8 bytes a reading, a number for so many of the newest runs,
+            or ``"sketch"`` for the statistics of all runs in constant memory, no single run kept.
+        warmup: how many of the first runs do not count: they are recorded and forgotten. ``"auto"``
+            leaves out of each report as many as were slower than the rest.
+        sample_every: one call in so many is recorded, the first among them. The others run without
+            any reading of a clock.
+        budget: the share of a run, such as 0.01, that readings may cost: after a pilot of 16 runs
+            of a graph, neighbours that are cheaper than a few readings are merged to one row.
         **kwargs: keyword arguments of that call.
 
     Raises:
@@ -583,14 +790,15 @@ def instrument(
         ProfileError: ``model`` is being profiled.
         TypeError: the arguments do not fit the signature of the model's forward, or ``clock`` is
             no clock, or an option is of another type.
-        ValueError: ``frames`` is another word, or ``model`` is instrumented with other options.
+        ValueError: an option has a value that means nothing, or ``model`` is instrumented with
+            other options.
     """
     if not isinstance(model, nn.Module):
         hint = ""
         if isinstance(model, type) and issubclass(model, nn.Module):
             hint = f"; instantiate it first: instrument({model.__name__}(...))"
         raise NotAModuleError(f"instrument() needs an nn.Module, got {model!r}{hint}")
-    options = Options(clock, frames, leaf, inline, only)
+    options = Options(clock, frames, leaf, inline, only, keep, warmup, sample_every, budget)
     if isinstance(model, Instrumented):
         _check_instrumented(model, options)
         return model
@@ -615,14 +823,21 @@ def _check_instrumented(model: nn.Module, options: Options) -> None:
         )
 
 
-def report(module: nn.Module) -> Report:
+def report(module: nn.Module, warmup: int | str | None = None) -> Report:
     """Return the :class:`Report` of all recorded runs of an instrumented module.
 
+    Args:
+        module: what :func:`instrument` gave.
+        warmup: how many of the first runs are left out, or ``"auto"`` for as many as were slower
+            than the rest; by default what ``instrument(warmup=)`` says.
+
     Raises:
-        EmptyRecordingError: no run has been recorded.
+        EmptyRecordingError: no run has been recorded, or none is left.
         NotAModuleError: ``module`` is not instrumented.
+        RunsNotKeptError: ``warmup`` was given, but only a sketch of the runs is kept.
+        ValueError: ``warmup`` is something else.
     """
-    return _state_of(module).report()
+    return _state_of(module).report(warmup)
 
 
 def summary(module: nn.Module, should_sort: bool = False) -> str:
@@ -647,6 +862,35 @@ def reset(module: nn.Module) -> None:
         NotAModuleError: ``module`` is not instrumented.
     """
     _state_of(module).reset()
+
+
+def pause(module: nn.Module) -> None:
+    """Record no run of an instrumented module from the next call on, until :func:`resume`.
+
+    Runs that are not recorded read no clock. Other threads may be running the module.
+
+    Raises:
+        NotAModuleError: ``module`` is not instrumented.
+    """
+    _state_of(module).schedule.is_paused = True
+
+
+def resume(module: nn.Module) -> None:
+    """Record the runs of an instrumented module again.
+
+    Raises:
+        NotAModuleError: ``module`` is not instrumented.
+    """
+    _state_of(module).schedule.is_paused = False
+
+
+def paused(module: nn.Module) -> AbstractContextManager[None]:
+    """Return a context manager in whose block no run of an instrumented module is recorded.
+
+    Raises:
+        NotAModuleError: ``module`` is not instrumented.
+    """
+    return _state_of(module).schedule.paused()
 
 
 def is_instrumented(module: nn.Module) -> bool:
@@ -692,6 +936,9 @@ _OFFERED: dict[str, Callable[[nn.Module], Any]] = {
     "report": _bound(report),
     "summary": _bound(summary),
     "reset": _bound(reset),
+    "pause": _bound(pause),
+    "resume": _bound(resume),
+    "paused": _bound(paused),
     "total_runtime_sec": _total_runtime_sec,
     "runtimes_sec": _runtimes_sec,
 }

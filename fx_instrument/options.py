@@ -10,8 +10,9 @@ from typing import Any, TypeAlias
 
 from torch import nn
 
-from .clock import DEFAULT_CLOCK, Clock, is_in_seconds
+from .clock import DEFAULT_CLOCK, clock_named
 from .errors import NoSuchModuleError
+from .keeping import Keep, check_keep
 from .tracer import Openness
 
 __all__ = ["ModuleChoice", "Options"]
@@ -34,16 +35,26 @@ class Options:
         leaf: the modules that are never opened.
         inline: the modules of torch that are opened.
         only: the modules to time; empty for all.
+        keep: which runs are kept, and as what.
+        warmup: how many of the first runs do not count; ``"auto"`` for as many as are slower.
+        sample_every: one call in so many is recorded.
+        budget: the share of a run that readings may cost before rows are merged; None for any.
     """
 
-    clock: Clock = DEFAULT_CLOCK
+    clock: Any = DEFAULT_CLOCK
     frames: str = "calls"
     leaf: ModuleChoice = ()
     inline: ModuleChoice = ()
     only: ModuleChoice = ()
+    keep: Keep = "all"
+    warmup: int | str = 0
+    sample_every: int = 1
+    budget: float | None = None
 
     def __post_init__(self) -> None:
-        _ = is_in_seconds(self.clock)
+        object.__setattr__(self, "clock", clock_named(self.clock))
+        check_keep(self.keep)
+        self._check_numbers()
         if self.frames not in ("calls", "modules"):
             raise ValueError(
                 'frames is "calls" to time the torch calls of frames, or "modules" to time '
@@ -52,6 +63,33 @@ class Options:
         for name in ("leaf", "inline", "only"):
             # A generator would be used up by the first look.
             object.__setattr__(self, name, _as_tuple(name, getattr(self, name)))
+
+    def _check_numbers(self) -> None:
+        if self.warmup != "auto" and not _is_whole(self.warmup, 0):
+            raise ValueError(
+                'warmup is the number of the first runs that do not count, from 0, or "auto", got '
+                f"{self.warmup!r}"
+            )
+        if self.warmup == "auto" and self.keep == "sketch":
+            raise ValueError(
+                'warmup="auto" looks at each run, of which keep="sketch" keeps none; give a number'
+            )
+        if not _is_whole(self.sample_every, 1):
+            raise ValueError(
+                "sample_every is a whole number, from 1: one call in so many is recorded; got "
+                f"{self.sample_every!r}"
+            )
+        is_share = isinstance(self.budget, (int, float)) and 0 < self.budget < 1
+        if self.budget is not None and not is_share:
+            raise ValueError(
+                "budget is the share of a run that readings may cost, between 0 and 1, as 0.01 for "
+                f"one percent, got {self.budget!r}"
+            )
+
+    @property
+    def num_warmup(self) -> int:
+        """How many of the first runs are forgotten."""
+        return self.warmup if isinstance(self.warmup, int) else 0
 
     def check(self, model: nn.Module) -> None:
         """Check that all names and classes mean something in ``model``.
@@ -78,6 +116,10 @@ class Options:
     def is_only(self, path: str, module: nn.Module) -> bool:
         """Whether ``module`` is among those that are to be timed."""
         return _is_chosen(self.only, path, module)
+
+
+def _is_whole(value: object, low: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= low
 
 
 def _as_tuple(option: str, choice: Any) -> Any:

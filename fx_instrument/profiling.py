@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import types
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import nn
 
-from .clock import DEFAULT_CLOCK, Clock
+from .clock import DEFAULT_CLOCK, ClockChoice
 from .errors import NotAModuleError, ProfileError
+from .keeping import Keep
 from .module import Instrumentation, is_instrumented, plain_view
 from .options import ModuleChoice, Options
 from .report import Report
@@ -35,10 +37,15 @@ class profile:  # noqa: N801 - a context manager, named like the one of torch
         leaf: the modules that are never opened.
         inline: the modules of torch that are opened.
         only: the modules to time.
+        keep: ``"all"``, a number of the newest runs, or ``"sketch"``.
+        warmup: how many of the first runs do not count, or ``"auto"``.
+        sample_every: one call in so many is recorded.
+        budget: the share of a run that readings may cost.
 
     Raises:
         NotAModuleError: ``model`` is not an ``nn.Module``.
         NoSuchModuleError: a name in ``leaf``, ``inline`` or ``only`` fits no module.
+        ValueError: an option has a value that means nothing.
         ProfileError: on entering, if the model, a module in it or one around it is being profiled,
             or is what :func:`~fx_instrument.instrument` gave, or this profile was entered before.
 
@@ -50,16 +57,22 @@ class profile:  # noqa: N801 - a context manager, named like the one of torch
         self,
         model: nn.Module,
         *,
-        clock: Clock = DEFAULT_CLOCK,
+        clock: ClockChoice = DEFAULT_CLOCK,
         frames: str = "calls",
         leaf: ModuleChoice = (),
         inline: ModuleChoice = (),
         only: ModuleChoice = (),
+        keep: Keep = "all",
+        warmup: int | str = 0,
+        sample_every: int = 1,
+        budget: float | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise NotAModuleError(f"profile() needs an nn.Module, got {model!r}")
         self.model = model
-        self._options = Options(clock, frames, leaf, inline, only)
+        self._options = Options(
+            clock, frames, leaf, inline, only, keep, warmup, sample_every, budget
+        )
         self._options.check(model)
         self._state: Instrumentation | None = None
 
@@ -108,14 +121,44 @@ class profile:  # noqa: N801 - a context manager, named like the one of torch
                     "in progress; leave that first"
                 )
 
-    def report(self) -> Report:
+    def report(self, warmup: int | str | None = None) -> Report:
         """Return the :class:`Report` of the runs in the block.
 
+        Args:
+            warmup: how many of the first runs are left out, or ``"auto"``; by default what the
+                profile was told.
+
         Raises:
-            EmptyRecordingError: the model was not called.
+            EmptyRecordingError: the model was not called, or no run is left.
+            ProfileError: the block has not been entered.
+            RunsNotKeptError: ``warmup`` was given, but only a sketch of the runs is kept.
+            ValueError: ``warmup`` is something else.
+        """
+        return self._entered().report(warmup)
+
+    def pause(self) -> None:
+        """Record no run from the next call on, until :meth:`resume`.
+
+        Raises:
             ProfileError: the block has not been entered.
         """
-        return self._entered().report()
+        self._entered().schedule.is_paused = True
+
+    def resume(self) -> None:
+        """Record runs again.
+
+        Raises:
+            ProfileError: the block has not been entered.
+        """
+        self._entered().schedule.is_paused = False
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Return a context manager in whose block no run is recorded.
+
+        Raises:
+            ProfileError: the block has not been entered.
+        """
+        return self._entered().schedule.paused()
 
     def summary(self, should_sort: bool = False) -> str:
         """Return a table of the nodes with their mean time and share.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -12,18 +11,21 @@ import numpy.typing as npt
 import torch
 from torch.fx.node import has_side_effect
 
-from .clock import DEFAULT_CLOCK, Clock, is_in_seconds
+from .clock import DEFAULT_CLOCK, Clock, ReadingsOf
+from .keeping import Keep, KeptRuns, MemoryGuard, SketchedRuns, runs_store
 from .locks import new_lock
+from .sketch import Sketch
 
 __all__ = ["LAST", "PassingRecorder", "Recorder", "commit"]
 
 
 # Readings that may wait as Python objects (32 bytes each) before they are packed to 8 bytes each.
-_MAX_PENDING_READINGS = 2**16
+# Few, so that no single run pays for many.
+_MAX_PENDING_READINGS = 2**12
 
 
 class Recorder(torch.nn.Module):
-    """Keeps one row of readings a run, in the order of the commits.
+    """Keeps one row of readings a run, in the order of the commits, or a sketch of them.
 
     It is a module without parameters because that is what a graph's ``get_attr`` node may refer
     to. A copy starts empty. Several threads may commit at once.
@@ -31,60 +33,131 @@ class Recorder(torch.nn.Module):
     Args:
         num_readings: how many readings a run has.
         clock: what they are read from.
+        keep: which runs are kept, and as what; see :mod:`fx_instrument.keeping`.
+        guard: is told how much memory is taken.
+
+    Attributes:
+        pending: the runs that wait to be packed.
+        max_pending: how many may wait.
+        on_pack: is called once, after the next packing; None calls nothing.
     """
 
-    def __init__(self, num_readings: int, clock: Clock = DEFAULT_CLOCK) -> None:
+    def __init__(
+        self,
+        num_readings: int,
+        clock: Clock = DEFAULT_CLOCK,
+        keep: Keep = "all",
+        guard: MemoryGuard | None = None,
+    ) -> None:
         super().__init__()
         self.num_readings = num_readings
         self.clock = clock
-        self.num_aborted = 0
-        self._is_in_seconds = is_in_seconds(clock)
-        self._row = struct.Struct(f"{num_readings}{'d' if self._is_in_seconds else 'q'}")
-        self._packed: list[bytes] = []
+        self.keep = keep
+        self.guard = guard or MemoryGuard()
+        self.on_pack: Callable[[], None] | None = None
+        self.num_lost = 0
+        self._reader = ReadingsOf(clock)
+        self.stores = [runs_store(keep, num_readings) for _ in range(self._reader.num_clocks)]
         self.pending: list[Sequence[float]] = []
-        self.max_pending = max(1, _MAX_PENDING_READINGS // num_readings)
+        self.max_pending = self.usual_max_pending
         self._lock = new_lock()
+
+    @property
+    def usual_max_pending(self) -> int:
+        """How many runs wait before they are packed, if nothing else is asked for."""
+        return max(1, _MAX_PENDING_READINGS // self.num_readings)
 
     def pack(self) -> None:
         """Pack the runs that wait."""
         with self._lock:
             # Another thread may append meanwhile: only the rows that were seen are taken out.
             rows = self.pending[:]
-            self._packed.append(b"".join([self._row.pack(*row) for row in rows]))
+            if not rows:
+                return
+            try:
+                arrays = self._reader.runs_ns(rows, self.num_readings)
+                added = sum(s.add(a) for s, a in zip(self.stores, arrays, strict=True))
+            except MemoryError:
+                # The model goes on: what is lost is told in the report.
+                self.num_lost += len(rows)
+                added = 0
             del self.pending[: len(rows)]
+        if added:
+            self.guard.add(added)
+        on_pack, self.on_pack = self.on_pack, None
+        if on_pack is not None:
+            on_pack()
+
+    def set_keep(self, keep: Keep) -> None:
+        """Keep runs as ``keep`` says from now on, those too that are kept already, all of them."""
+        self._take_over(self, keep, slice(None))
+
+    def take_from(self, other: Recorder, columns: Any) -> None:
+        """Move the runs of ``other``, which keeps all, to this; ``columns`` of their readings."""
+        self._take_over(other, self.keep, columns)
+
+    def _take_over(self, other: Recorder, keep: Keep, columns: Any) -> None:
+        other.pack()
+        with other._lock, self._lock:
+            arrays = [cast(KeptRuns, store).readings_ns()[:, columns] for store in other.stores]
+            for store in other.stores:
+                store.clear()
+            if keep != self.keep:
+                self.keep = keep
+                self.stores = [runs_store(keep, self.num_readings) for _ in self.stores]
+            for store, array in zip(self.stores, arrays, strict=True):
+                if len(array):
+                    store.add(array)
 
     def has_runs(self) -> bool:
         """Whether any run is kept."""
-        return bool(self.pending or self._packed)
+        return bool(self.pending) or self.stores[0].num_seen > 0
 
-    def readings_ns(self) -> npt.NDArray[np.int64]:
-        """Return a copy of all readings: ``int64``, shape ``(num_runs, num_readings)``, ns."""
+    @property
+    def num_seen(self) -> int:
+        """How many runs were committed."""
+        return len(self.pending) + self.stores[0].num_seen
+
+    def readings_ns(self, channel: int = 0) -> npt.NDArray[np.int64]:
+        """Return all readings that are kept: ``int64``, shape ``(num_runs, num_readings)``, ns.
+
+        A new array. There are none where a sketch is kept.
+
+        Args:
+            channel: 1 for the second clock, where two are read at once.
+        """
         self.pack()
         with self._lock:
-            rows = b"".join(self._packed)
-        if self._is_in_seconds:
-            readings_ns = np.rint(np.frombuffer(rows, np.float64) * 1e9).astype(np.int64)
-        else:
-            readings_ns = np.frombuffer(rows, np.int64).copy()
-        return readings_ns.reshape(-1, self.num_readings)
+            store = self.stores[channel]
+            if isinstance(store, SketchedRuns):
+                return np.empty((0, self.num_readings), np.int64)
+            return store.readings_ns()
 
-    def abort(self) -> None:
-        """Count a run that raised before its commit."""
+    def sketch(self, channel: int = 0) -> Sketch:
+        """Return a copy of the sketch: a column for each time between two readings, and the total.
+
+        Args:
+            channel: 1 for the second clock, where two are read at once.
+        """
+        self.pack()
         with self._lock:
-            self.num_aborted += 1
+            store = self.stores[channel]
+            assert isinstance(store, SketchedRuns)
+            return store.sketch.copy()
 
     def reset(self) -> None:
         """Forget every run."""
         with self._lock:
+            self.num_lost = 0
             self.pending.clear()
-            self._packed.clear()
-            self.num_aborted = 0
+            for store in self.stores:
+                store.clear()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Recorder:
-        return Recorder(self.num_readings, self.clock)
+        return Recorder(self.num_readings, self.clock, self.keep)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Recorder, (self.num_readings, self.clock)
+        return Recorder, (self.num_readings, self.clock, self.keep)
 
 
 class _LastReadings(threading.local):

@@ -5,22 +5,30 @@ It knows nothing of torch's classes: a table of rows, and an array of nanosecond
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from .sketch import Sketch
+
 __all__ = [
     "ClosedFrame",
     "InnerRow",
     "NodeRow",
     "Recording",
+    "SketchedRecordings",
     "VariantInfo",
+    "every_run",
     "merge",
     "name_of_path",
+    "sketch_of_graph",
+    "without_reading_cost",
 ]
 
 
@@ -116,16 +124,25 @@ class Recording:
     Attributes:
         rows: the nodes, in execution order.
         readings_ns: ``int64``, shape ``(num_runs, num_timed_rows + 1)``: the clock before the
-            first timed row, and after each.
+            first timed row, and after each. None of a run where only a sketch is kept.
         has_run: ``bool``, shape ``(num_runs, num_rows)``: which rows were part of which run. All
             are, unless the runs come from several graphs.
         inner: the rows below them, of frames: forwards that run as the Python that they are.
-        num_aborted: how many runs, those of methods included, raised an exception; they have no
-            readings.
+        sketch: the statistics of runs that are not kept one by one, a column for each of ``rows``,
+            then one for the whole run, then one for each of ``inner``; None where runs are kept.
+        aborted: how many runs, those of methods included, raised an exception, by the name of the
+            row that ran; they have no readings.
+        num_seen: how many calls there were, those that were not recorded or not kept included.
+        num_warmup: how many runs were dropped, as those of a warm-up.
+        num_lost: how many runs were dropped for want of memory.
+        num_forgotten: how many runs of the forward came before those that are kept.
+        reading_cost_ns: what was taken off the time of each timed row for each call.
         closed: what stayed closed, and why.
         variants: the graphs that there are.
         methods: the runs of each method, other than the forward, that called submodules.
         clock_ns: what one reading costs, in nanoseconds.
+        resolution_ns: the smallest step that the clock was seen to make, in nanoseconds.
+        second: the same runs by a second clock, where two were read at once.
         environment: facts on where this was measured.
     """
 
@@ -133,21 +150,42 @@ class Recording:
     readings_ns: npt.NDArray[np.int64]
     has_run: npt.NDArray[np.bool_]
     inner: tuple[InnerRow, ...] = ()
-    num_aborted: int = 0
+    sketch: Sketch | None = None
+    aborted: Mapping[str, int] = field(default_factory=dict)
+    num_seen: int = 0
+    num_warmup: int = 0
+    num_lost: int = 0
+    num_forgotten: int = 0
+    reading_cost_ns: float = 0.0
     clock_ns: float = float("nan")
+    resolution_ns: float = float("nan")
     environment: Mapping[str, Any] = field(default_factory=dict)
     closed: tuple[ClosedFrame, ...] = ()
     variants: tuple[VariantInfo, ...] = ()
     methods: Mapping[str, Recording] = field(default_factory=dict)
+    second: Recording | None = None
 
     def __post_init__(self) -> None:
         self.readings_ns.setflags(write=False)
-        self.has_run.setflags(write=False)
+        if self.has_run.flags.writeable:
+            self.has_run.setflags(write=False)
+
+    @property
+    def num_runs(self) -> int:
+        """How many runs of the forward there are figures of."""
+        if self.sketch is not None:
+            return int(self.sketch.counts[len(self.rows)])
+        return len(self.readings_ns)
 
     @property
     def has_runs(self) -> bool:
         """Whether there is a run of the forward, or of another method."""
-        return len(self.readings_ns) > 0 or bool(self.methods)
+        return self.num_runs > 0 or bool(self.methods)
+
+    @property
+    def num_aborted(self) -> int:
+        """How many runs raised an exception."""
+        return sum(self.aborted.values())
 
     @property
     def is_timed(self) -> npt.NDArray[np.bool_]:
@@ -162,9 +200,79 @@ class Recording:
         reading. Rows of placeholders and of the output, and rows that were not part of a run,
         hold 0. A new array.
         """
-        node_ns = np.zeros((len(self.readings_ns), len(self.rows)), dtype=np.int64)
-        node_ns[:, self.is_timed] = np.diff(self.readings_ns, axis=1)
-        return node_ns
+        by_row = np.zeros((len(self.rows), len(self.readings_ns)), dtype=np.int64)
+        by_row[self.is_timed] = np.diff(self.readings_ns.T, axis=0)
+        return by_row.T
+
+    @functools.cached_property
+    def _timed_places(self) -> dict[int, int]:
+        timed = [index for index, row in enumerate(self.rows) if row.is_timed]
+        return {index: place for place, index in enumerate(timed)}
+
+    def row_ns(self, index: int) -> npt.NDArray[np.int64]:
+        """Return one column of :attr:`node_ns`: ``int64``, shape ``(num_runs,)``. A new array."""
+        place = self._timed_places.get(index)
+        if place is None:
+            return np.zeros(len(self.readings_ns), np.int64)
+        return self.readings_ns[:, place + 1] - self.readings_ns[:, place]
+
+    def from_run(self, start: int) -> Recording:
+        """Return this without the first ``start`` runs."""
+        if start == 0:
+            return self
+        inner = []
+        for row in self.inner:
+            first = np.searchsorted(row.runs, start)
+            inner.append(row._replace(runs=row.runs[first:] - start, ns=row.ns[first:]))
+        second = None if self.second is None else self.second.from_run(start)
+        return replace(
+            self,
+            readings_ns=self.readings_ns[start:],
+            has_run=self.has_run[start:],
+            inner=tuple(inner),
+            second=second,
+        )
+
+
+def without_reading_cost(recording: Recording) -> Recording:
+    """Return ``recording`` with the cost of one reading taken off each timed row, for each call.
+
+    What is taken off a frame's rows is taken off the frame. The cost is ``clock_ns``; as times are
+    whole nanoseconds, what is taken off the rows of a run is right in sum to 1 ns. The times of a
+    sketch stay as they are: who reads them takes the cost off.
+    """
+    cost_ns = recording.clock_ns
+    corrected = replace(recording, reading_cost_ns=cost_ns)
+    if recording.sketch is not None:
+        return corrected
+    num_rows, num_runs = len(recording.rows), len(recording.readings_ns)
+    inner = [*recording.inner]
+    below = {index: np.zeros(num_runs) for index in {item.parent for item in inner}}
+    for place in reversed(range(len(inner))):
+        row, parent, runs, ns = inner[place]
+        costs_ns = np.full(len(runs), cost_ns)
+        if num_rows + place in below:
+            calls = np.bincount(runs, minlength=num_runs)
+            costs_ns += (below[num_rows + place] / np.maximum(calls, 1))[runs]
+        np.add.at(below[parent], runs, costs_ns)
+        inner[place] = InnerRow(row, parent, runs, ns - _whole(costs_ns))
+    by_row = recording.readings_ns.T.copy()
+    lost = np.zeros(num_runs)
+    for index, place in recording._timed_places.items():
+        lost += cost_ns * recording.has_run[:, index] + below.get(index, 0)
+        by_row[place + 1] -= np.rint(lost).astype(np.int64)
+    return replace(corrected, readings_ns=by_row.T, inner=tuple(inner))
+
+
+def _whole(costs_ns: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """Return the costs as whole numbers whose sums are right to 1."""
+    up_to = np.rint(np.cumsum(costs_ns)).astype(np.int64)
+    return np.concatenate([up_to[:1], up_to[1:] - up_to[:-1]])
+
+
+def every_run(num_runs: int, num_rows: int) -> npt.NDArray[np.bool_]:
+    """Return the ``has_run`` of rows that were part of all runs; it takes no memory."""
+    return np.broadcast_to(np.True_, (num_runs, num_rows))
 
 
 def merge(recordings: Sequence[Recording]) -> Recording:
@@ -174,7 +282,7 @@ def merge(recordings: Sequence[Recording]) -> Recording:
     rows of every graph can be kept. Runs are ordered by their first reading.
 
     Args:
-        recordings: at least one.
+        recordings: at least one; all of them or none are sketches.
     """
     if len(recordings) == 1:
         return recordings[0]
@@ -185,30 +293,105 @@ def merge(recordings: Sequence[Recording]) -> Recording:
         places = [[moved[place] for place in earlier] for earlier in places]
         places.append(added)
     num_runs = sum(len(recording.readings_ns) for recording in recordings)
-    node_ns = np.zeros((num_runs, len(rows)), dtype=np.int64)
-    has_run = np.zeros((num_runs, len(rows)), dtype=np.bool_)
+    by_row = np.zeros((len(rows), num_runs), dtype=np.int64)
+    has_run = np.zeros((len(rows), num_runs), dtype=np.bool_)
     first_ns = np.concatenate([recording.readings_ns[:, 0] for recording in recordings])
     order = np.argsort(first_ns, kind="stable")
     rank = np.argsort(order, kind="stable")
     inner = _MergedRows(len(rows))
     start = 0
+    columns_of_inner = []
     for recording, columns in zip(recordings, places, strict=True):
         stop = start + len(recording.readings_ns)
-        inner.add(recording.inner, columns, rank[start:stop])
-        node_ns[start:stop, columns] = recording.node_ns
-        has_run[start:stop, columns] = recording.has_run
+        columns_of_inner.append(inner.add(recording.inner, columns, rank[start:stop]))
+        by_row[columns, start:stop] = recording.node_ns.T
+        has_run[columns, start:stop] = recording.has_run.T
         start = stop
-    timed_ns = node_ns[:, [row.is_timed for row in rows]]
-    readings_ns = first_ns[:, None] + np.cumsum(np.pad(timed_ns, ((0, 0), (1, 0))), axis=1)
-    return Recording(
+    timed_ns = by_row[[row.is_timed for row in rows]]
+    readings_ns = first_ns + np.cumsum(np.pad(timed_ns, ((1, 0), (0, 0))), axis=0)
+    merged = Recording(
         rows=tuple(rows),
-        readings_ns=readings_ns[order],
-        has_run=has_run[order],
+        readings_ns=readings_ns[:, order].T,
+        has_run=has_run[:, order].T,
         inner=inner.finish(),
-        num_aborted=sum(recording.num_aborted for recording in recordings),
+        aborted=dict(sum((Counter(recording.aborted) for recording in recordings), Counter())),
         clock_ns=recordings[-1].clock_ns,
         environment=recordings[-1].environment,
     )
+    if recordings[0].sketch is None:
+        return merged
+    sketch = Sketch(len(rows) + 1 + len(merged.inner))
+    for recording, columns, below in zip(recordings, places, columns_of_inner, strict=True):
+        assert recording.sketch is not None
+        sketch.merge(recording.sketch, np.array([*columns, len(rows), *(i + 1 for i in below)]))
+    return replace(merged, sketch=sketch)
+
+
+class SketchedRecordings:
+    """Recordings of one graph, or of one forward that runs as it is, as a sketch of them all.
+
+    Args:
+        rows: those of the graph.
+    """
+
+    def __init__(self, rows: tuple[NodeRow, ...]) -> None:
+        self._rows = rows
+        self._inner: list[InnerRow] = []
+        self._places: dict[tuple[int, NodeRow], int] = {}
+        self._sketch = Sketch(len(rows) + 1)
+
+    def add(self, recording: Recording) -> None:
+        """Add the runs of a recording with the same rows, in all of which each row took part."""
+        num_rows = len(self._rows)
+        num_runs = len(recording.readings_ns)
+        readings_ns = recording.readings_ns
+        times = [*recording.node_ns.T, readings_ns[:, -1] - readings_ns[:, 0]]
+        columns = [np.full(num_runs, column) for column in range(num_rows + 1)]
+        calls = [np.ones(num_runs, np.int64)] * (num_rows + 1)
+        indices = [*range(num_rows)]
+        for item in recording.inner:
+            key = indices[item.parent], item.row
+            if key not in self._places:
+                nothing = np.empty(0, np.int64)
+                self._places[key] = len(self._inner)
+                self._inner.append(InnerRow(item.row, key[0], nothing, nothing))
+            index = num_rows + self._places[key]
+            indices.append(index)
+            runs, calls_per_run = np.unique(item.runs, return_counts=True)
+            starts = np.searchsorted(item.runs, runs)
+            times.append(np.add.reduceat(item.ns, starts) if len(runs) else item.ns)
+            columns.append(np.full(len(runs), index + 1))
+            calls.append(calls_per_run)
+        self._sketch.grow(num_rows + 1 + len(self._inner))
+        self._sketch.add(np.concatenate(columns), np.concatenate(times), np.concatenate(calls))
+
+    def recording(self) -> Recording:
+        """Return what is known of all runs."""
+        num_readings = 1 + sum(row.is_timed for row in self._rows)
+        return Recording(
+            self._rows,
+            np.empty((0, num_readings), np.int64),
+            every_run(0, len(self._rows)),
+            tuple(self._inner),
+            self._sketch.copy(),
+        )
+
+
+def sketch_of_graph(rows: tuple[NodeRow, ...], sketch: Sketch) -> Recording:
+    """Return the recording of a graph without frames.
+
+    Args:
+        rows: its rows.
+        sketch: a column for each row that is timed, and one for the run.
+    """
+    timed = [index for index, row in enumerate(rows) if row.is_timed]
+    whole = Sketch(len(rows) + 1)
+    whole.merge(sketch, np.array([*timed, len(rows)]))
+    untimed = np.array([index for index, row in enumerate(rows) if not row.is_timed], np.intp)
+    num_runs = int(sketch.counts[-1])
+    whole.add_zeros(untimed, num_runs)
+    nothing = np.empty((0, sketch.num_columns), np.int64)
+    return Recording(rows, nothing, every_run(0, len(rows)), (), whole)
 
 
 class _MergedRows:
@@ -220,8 +403,12 @@ class _MergedRows:
 
     def add(
         self, inner: Sequence[InnerRow], columns: Sequence[int], rank: npt.NDArray[np.int64]
-    ) -> None:
-        """Add ``inner``, whose root rows are now ``columns`` and whose runs are ``rank``."""
+    ) -> list[int]:
+        """Add ``inner``, whose root rows are now ``columns`` and whose runs are ``rank``.
+
+        Returns:
+            The index of each, counted from the first root row.
+        """
         indices = [*columns]
         places = {key: place for place, key in enumerate(self._rows)}
         for item in inner:
@@ -230,6 +417,7 @@ class _MergedRows:
             indices.append(self._num_root_rows + place)
             moved = InnerRow(item.row, key[0], rank[item.runs], item.ns)
             self._rows.setdefault(key, []).append(moved)
+        return indices[len(columns) :]
 
     def finish(self) -> tuple[InnerRow, ...]:
         """Return the rows, the calls of each in the order of the runs."""

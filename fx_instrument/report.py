@@ -1,25 +1,97 @@
-"""The figures of a recording, and the table that shows them."""
+"""The figures of a recording, and the tables that show them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from tabulate import tabulate
 
-from .errors import EmptyRecordingError
-from .recording import NodeRow, Recording
+from .errors import EmptyRecordingError, RunsNotKeptError
+from .figures import FIGURES, QUANTILES, figures_of_runs, figures_of_sketch, num_warmup_runs
+from .recording import Recording, without_reading_cost
+from .table import Table, time_text
 
-__all__ = ["NO_RUNS", "Report", "Row"]
+__all__ = ["NO_RUNS", "AbortedRuns", "Report", "Row"]
+
+Ints = npt.NDArray[np.int64]
 
 COLUMNS = ("Op type", "Op", "Average runtime (s)", "Pct total runtime")
 
 NO_RUNS = "No run has been recorded yet: call the module, then ask for its summary."
 
+# The columns of table(), by their keys, with what stands above them.
+TABLE_COLUMNS = {
+    "op": "Op type",
+    "name": "Op",
+    "calls": "Calls",
+    "mean": "Mean",
+    "mean_interval": "95 % of mean",
+    "std": "Std dev",
+    "min": "Min",
+    "median": "Median",
+    "median_interval": "95 % of median",
+    "p90": "p90",
+    "p95": "p95",
+    "p99": "p99",
+    "max": "Max",
+    "total": "Total",
+    "percent": "%",
+    "cumulative": "Cum. %",
+    "outliers": "Outliers",
+    "cores": "Cores",
+    "note": "Note",
+}
+
+_TIMES = frozenset(
+    {"mean", "std", "min", "median", "p90", "p95", "p99", "max", "total", "mean_interval",
+     "median_interval"}
+)  # fmt: skip
+_SORTABLE = frozenset(TABLE_COLUMNS) - {
+    "op", "name", "note", "mean_interval", "median_interval", "cumulative"
+}  # fmt: skip
+
+LIMIT, TIE = "limit", "tie"
+
+_NOTES = {
+    LIMIT: "limit: at the limit of measurement, the mean is below two readings of the clock",
+    TIE: "tie: the interval overlaps with that of the next row, so which is longer is not known",
+}
+
+_NO_INTERVALS = (
+    "The intervals are not known, so it is not known either which of two close rows is longer."
+)
+
+# Runs of figures that are worked on at a time: what they take is small against what is kept.
+_BLOCK_VALUES = 2**19
+
+
+class AbortedRuns(int):
+    """How many runs raised an exception, and which row ran when they did.
+
+    Attributes:
+        rows: how many of them by the name of the row; a dict, most first.
+    """
+
+    rows: dict[str, int]
+
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{name}: {count}" for name, count in self.rows.items())
+        return f"{int(self)} ({rows})" if rows else "0"
+
+    __str__ = __repr__
+
 
 class Row:
     """One row of a report: a node of a graph, or what a frame calls, with its times.
+
+    What is told of single runs or calls raises :class:`~fx_instrument.RunsNotKeptError` where
+    only a sketch of them was kept.
 
     Attributes:
         name: of the node, or what is called, with its place in the source.
@@ -28,66 +100,133 @@ class Row:
         module: the path of the module whose forward it stands in; empty for the root's own.
         depth: 0 for the nodes of the root graph, one more for what is within a frame.
         rows: the rows just below it; empty for all but frames.
-        calls: ``int64``, shape ``(num_runs,)``: how often it ran in each run.
-        ns: ``int64``, shape ``(num_runs,)``: the time that it took in each run.
-        self_ns: ``int64``, shape ``(num_runs,)``: ``ns`` less the ``ns`` of ``rows``: what a frame
-            spends in its own Python statements. ``ns`` itself where there are no rows.
-        call_ns: ``int64``, shape ``(num_calls,)``: the time of each call.
-        call_runs: ``int64``, shape ``(num_calls,)``: the run that each call was part of.
+        num_calls: how often it ran in all runs.
+        num_runs: how many runs it was part of.
+        num_readings: how many readings of the clock its time holds.
+        total_ns: the time that it took in all runs.
     """
 
-    def __init__(
-        self,
-        row: NodeRow,
-        depth: int,
-        num_runs: int,
-        call_runs: npt.NDArray[np.int64],
-        call_ns: npt.NDArray[np.int64],
-    ) -> None:
+    def __init__(self, recording: Recording, index: int, depth: int) -> None:
+        num_rows = len(recording.rows)
+        self._recording = recording
+        self._index = index
+        row = recording.rows[index] if index < num_rows else recording.inner[index - num_rows].row
         self.name, self.op, self.target, self.module, self.is_timed = row
         self.depth = depth
-        self.call_runs = call_runs
-        self.call_ns = call_ns
-        self.calls = np.bincount(call_runs, minlength=num_runs)
-        self.ns: npt.NDArray[np.int64] = np.zeros(num_runs, np.int64)
-        np.add.at(self.ns, call_runs, call_ns)
         self.rows: tuple[Row, ...] = ()
 
     @property
-    def self_ns(self) -> npt.NDArray[np.int64]:
-        return self.ns - sum((row.ns for row in self.rows), np.zeros_like(self.ns))
+    def column(self) -> int:
+        """Its column in a sketch."""
+        return self._index + (self._index >= len(self._recording.rows))
+
+    @property
+    def call_runs(self) -> Ints:
+        """The run that each call was part of: ``int64``, shape ``(num_calls,)``."""
+        recording = self._runs_of("call_runs")
+        if self._index < len(recording.rows):
+            return np.flatnonzero(recording.has_run[:, self._index])
+        return recording.inner[self._index - len(recording.rows)].runs
+
+    @property
+    def call_ns(self) -> Ints:
+        """The time of each call: ``int64``, shape ``(num_calls,)``."""
+        recording = self._runs_of("call_ns")
+        if self._index < len(recording.rows):
+            return recording.row_ns(self._index)[self.call_runs]
+        return recording.inner[self._index - len(recording.rows)].ns
+
+    @property
+    def calls(self) -> Ints:
+        """How often it ran in each run: ``int64``, shape ``(num_runs,)``."""
+        recording = self._runs_of("calls")
+        return np.bincount(self.call_runs, minlength=recording.num_runs)
+
+    @property
+    def ns(self) -> Ints:
+        """The time that it took in each run: ``int64``, shape ``(num_runs,)``."""
+        recording = self._runs_of("ns")
+        if self._index < len(recording.rows):
+            return recording.row_ns(self._index)
+        ns = np.zeros(recording.num_runs, np.int64)
+        np.add.at(ns, self.call_runs, self.call_ns)
+        return ns
+
+    @property
+    def self_ns(self) -> Ints:
+        """``ns`` less the ``ns`` of ``rows``: what a frame spends in its own Python statements.
+
+        ``ns`` itself where there are no rows. ``int64``, shape ``(num_runs,)``.
+        """
+        ns = self.ns
+        return ns - sum((row.ns for row in self.rows), np.zeros_like(ns))
+
+    @functools.cached_property
+    def num_calls(self) -> int:
+        if self._recording.sketch is not None:
+            return int(self._recording.sketch.calls[self.column])
+        return len(self.call_runs)
+
+    @functools.cached_property
+    def num_runs(self) -> int:
+        if self._recording.sketch is not None:
+            return int(self._recording.sketch.counts[self.column])
+        return int(np.count_nonzero(self.calls))
+
+    @functools.cached_property
+    def num_readings(self) -> int:
+        return self.is_timed * self.num_calls + sum(row.num_readings for row in self.rows)
+
+    @functools.cached_property
+    def total_ns(self) -> float:
+        sketch = self._recording.sketch
+        if sketch is not None:
+            cost_ns = self._recording.reading_cost_ns * self.num_readings
+            return int(sketch.totals_ns[self.column]) - cost_ns
+        return int(self.ns.sum())
 
     @property
     def mean_ns(self) -> float:
-        """The mean time a run, over the runs that it was part of, in ns; 0.0 if there are none."""
-        num_runs = int(np.count_nonzero(self.calls))
-        return float(self.ns.sum() / num_runs) if num_runs else 0.0
+        """The mean time a run, over the runs that it was part of, in ns; nan if there are none."""
+        return self.total_ns / self.num_runs if self.num_runs else math.nan
+
+    def _runs_of(self, name: str) -> Recording:
+        _check_kept(self._recording, name)
+        return self._recording
 
     def __repr__(self) -> str:
-        return f"<Row: {self.name}, {self.calls.sum()} calls>"
+        return f"<Row: {self.name}, {self.num_calls} calls>"
+
+
+def _check_kept(recording: Recording, name: str) -> None:
+    if recording.sketch is not None:
+        raise RunsNotKeptError(
+            f'{name} tells of single runs, of which keep="sketch" keeps none; instrument the model '
+            'with keep="all" or with the number of the newest runs to keep'
+        )
 
 
 class Report:
     """What one model's runs took, node by node.
 
-    A report is detached from the model: later runs do not change it.
+    A report is detached from the model: later runs do not change it. What is told of single runs
+    raises :class:`~fx_instrument.RunsNotKeptError` where only a sketch of them was kept.
 
     Args:
         recording: holds at least one run, of the forward or of another method.
+        warmup: how many of the first runs are not to count, or ``"auto"`` for as many as were
+            slower than the rest; see :func:`fx_instrument.figures.num_warmup_runs`.
 
     Raises:
-        EmptyRecordingError: no run has been recorded.
+        EmptyRecordingError: no run has been recorded, or none is left.
+        RunsNotKeptError: runs of a warm-up are to be dropped from a sketch.
+        ValueError: ``warmup`` is something else.
 
     Attributes:
-        recording: the :class:`~fx_instrument.recording.Recording` it was made from.
+        recording: the :class:`~fx_instrument.recording.Recording` it was made from, without the
+            runs of the warm-up.
         nodes: the node table, a structured array of shape ``(num_nodes,)`` in execution order with
             the fields ``name``, ``op``, ``target`` and ``module`` (text).
-        readings_ns: ``int64``, shape ``(num_runs, num_timed_nodes + 1)``: the clock before the
-            first timed node and after each.
-        node_ns: ``int64``, shape ``(num_runs, num_nodes)``: the time of each node in each run.
-            Placeholders and the output hold 0, as does a node that was not part of a run.
-        total_ns: ``int64``, shape ``(num_runs,)``: the time of each run, equal to
-            ``node_ns.sum(axis=1)`` exactly.
         rows: the same nodes and, after each that stays closed, the calls that its frame makes, and
             so on down: a tuple of :class:`Row` in the order of :meth:`summary`.
         closed: what stayed closed, and why: a tuple of
@@ -96,22 +235,17 @@ class Report:
             :class:`~fx_instrument.recording.VariantInfo`.
         methods: a report for each method, other than the forward, that called submodules: a
             dict by the name of the method. Their runs are in no figure of this report.
-        has_run: ``bool``, shape ``(num_runs, num_nodes)``: which nodes were part of which run.
+        num_runs: how many runs the figures are of.
+        num_seen: how many calls there were: also those that were not recorded, that were dropped
+            as warm-up, that raised, and that are kept no more.
+        num_warmup: how many runs were dropped as warm-up.
     """
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, warmup: int | str = 0) -> None:
+        self.recording = _without_warmup(recording, warmup)
+        recording = self.recording
         if not recording.has_runs:
-            aborted = recording.num_aborted
-            raise EmptyRecordingError(
-                "report() needs at least one recorded run, got 0"
-                + (f" ({aborted} raised an exception before their end)" if aborted else "")
-                + "; call the module first"
-            )
-        self.recording = recording
-        self.readings_ns = recording.readings_ns
-        self.has_run = recording.has_run
-        self.node_ns = recording.node_ns
-        self.total_ns: npt.NDArray[np.int64] = self.readings_ns[:, -1] - self.readings_ns[:, 0]
+            raise EmptyRecordingError(_nothing_recorded(recording))
         columns = {
             field: np.array([getattr(row, field) for row in recording.rows], dtype=np.str_)
             for field in ("name", "op", "target", "module")
@@ -121,11 +255,13 @@ class Report:
         )
         for field, column in columns.items():
             self.nodes[field] = column
-
         self.rows = tuple(self._all_rows())
         self.closed = recording.closed
         self.variants = recording.variants
         self.methods = {name: Report(runs) for name, runs in recording.methods.items()}
+        self.num_runs = recording.num_runs
+        self.num_seen = max(recording.num_seen, self.num_runs)
+        self.num_warmup = recording.num_warmup
 
     def _all_rows(self) -> list[Row]:
         """Return the rows of all levels, each followed by what is below it."""
@@ -137,14 +273,7 @@ class Report:
         rows: list[Row] = []
 
         def add(index: int, depth: int) -> Row:
-            if index < num_root_rows:
-                runs = np.flatnonzero(self.has_run[:, index])
-                row = Row(
-                    recording.rows[index], depth, self.num_runs, runs, self.node_ns[runs, index]
-                )
-            else:
-                inner = recording.inner[index - num_root_rows]
-                row = Row(inner.row, depth, self.num_runs, inner.runs, inner.ns)
+            row = Row(recording, index, depth)
             rows.append(row)
             row.rows = tuple(add(child, depth + 1) for child in below.get(index, ()))
             return row
@@ -154,9 +283,33 @@ class Report:
         return rows
 
     @property
-    def num_runs(self) -> int:
-        """How many runs were recorded."""
-        return len(self.total_ns)
+    def readings_ns(self) -> Ints:
+        """The clock before the first timed node and after each.
+
+        ``int64``, shape ``(num_runs, num_timed_nodes + 1)``.
+        """
+        _check_kept(self.recording, "readings_ns")
+        return self.recording.readings_ns
+
+    @property
+    def has_run(self) -> npt.NDArray[np.bool_]:
+        """Which nodes were part of which run: ``bool``, shape ``(num_runs, num_nodes)``."""
+        _check_kept(self.recording, "has_run")
+        return self.recording.has_run
+
+    @functools.cached_property
+    def node_ns(self) -> Ints:
+        """The time of each node in each run: ``int64``, shape ``(num_runs, num_nodes)``.
+
+        Placeholders and the output hold 0, as does a node that was not part of a run.
+        """
+        _check_kept(self.recording, "node_ns")
+        return self.recording.node_ns
+
+    @property
+    def total_ns(self) -> Ints:
+        """The time of each run, ``node_ns.sum(axis=1)`` exactly: ``int64``, ``(num_runs,)``."""
+        return self.readings_ns[:, -1] - self.readings_ns[:, 0]
 
     @property
     def num_aborted(self) -> int:
@@ -164,9 +317,12 @@ class Report:
         return self.recording.num_aborted
 
     @property
-    def aborted(self) -> int:
-        """The same as ``num_aborted``."""
-        return self.num_aborted
+    def aborted(self) -> AbortedRuns:
+        """How many runs raised; ``aborted.rows`` has their number by the row that ran then."""
+        aborted = AbortedRuns(self.num_aborted)
+        rows = self.recording.aborted.items()
+        aborted.rows = dict(sorted(rows, key=lambda item: -item[1]))
+        return aborted
 
     @property
     def clock_ns(self) -> float:
@@ -175,16 +331,30 @@ class Report:
 
     @property
     def clock_fraction(self) -> float:
-        """The share of the mean run that its readings cost, from 0 to 1; nan for empty runs."""
-        total_ns = float(self.total_ns.sum()) / max(1, self.num_runs)
-        num_readings = self.readings_ns.shape[1] - 1
-        return num_readings * self.clock_ns / total_ns if total_ns else float("nan")
+        """The share of the time of all runs that readings cost, from 0 to 1; nan for empty runs.
+
+        Of a call in a frame, which has two readings, it counts one.
+        """
+        num_readings = sum(row.num_readings for row in self.rows if row.depth == 0)
+        return num_readings * self.clock_ns / self._total_ns if self._total_ns else math.nan
+
+    @functools.cached_property
+    def _total_ns(self) -> float:
+        """The time of all runs."""
+        recording = self.recording
+        if recording.sketch is not None:
+            num_readings = sum(row.num_readings for row in self.rows if row.depth == 0)
+            total_ns = int(recording.sketch.totals_ns[len(recording.rows)])
+            return total_ns - recording.reading_cost_ns * num_readings
+        return float(self.total_ns.sum())
 
     @property
     def mean_ns(self) -> npt.NDArray[np.float64]:
-        """The mean time of each node over the runs that it was part of: shape ``(num_nodes,)``."""
-        counts = self.has_run.sum(axis=0)
-        return np.asarray(self.node_ns.sum(axis=0) / np.maximum(counts, 1))
+        """The mean time of each node over the runs that it was part of: shape ``(num_nodes,)``.
+
+        nan for a node that was part of none.
+        """
+        return np.array([row.mean_ns for row in self.rows if row.depth == 0], np.float64)
 
     @property
     def total_fraction(self) -> npt.NDArray[np.float64]:
@@ -192,10 +362,256 @@ class Report:
 
         All are nan where the runs took no time at all.
         """
-        total_ns = int(self.total_ns.sum())
-        if total_ns == 0:
-            return np.full(len(self.nodes), np.nan)
-        return np.asarray(self.node_ns.sum(axis=0) / total_ns)
+        totals_ns = np.array([row.total_ns for row in self.rows if row.depth == 0], np.float64)
+        return totals_ns / (self._total_ns or math.nan)
+
+    def corrected(self) -> Report:
+        """Return a report with the cost of one reading taken off each row, for each of its calls.
+
+        A frame is less by what its rows are less by, so that rows and self time add up. The second
+        reading around each call in a frame stays in the time of the frame itself. A row that costs
+        less than a reading's noise can come out below 0. To correct twice changes nothing.
+        """
+        recording = self.recording
+        if recording.reading_cost_ns or not recording.clock_ns:
+            return self
+        return Report(without_reading_cost(recording))
+
+    @functools.cached_property
+    def figures(self) -> npt.NDArray[np.void]:
+        """The statistics of each of ``rows``: a structured array of shape ``(num_rows,)``.
+
+        Its fields are those of :func:`fx_instrument.figures.figures_of_runs`, in ns, and all are of
+        a row's time in the runs that it was part of. What is not known is nan.
+        """
+        recording = self.recording
+        if recording.sketch is not None:
+            return self._figures_of_sketch()
+        figures = np.full(len(self.rows), np.nan, [(name, np.float64) for name in FIGURES])
+        waiting: list[int] = []
+        block: list[Ints] = []
+        for index, row in enumerate(self.rows):
+            ns = row.ns
+            if row.num_runs < self.num_runs:
+                figures[index] = figures_of_runs(ns[row.calls > 0][None])[0]
+                continue
+            waiting.append(index)
+            block.append(ns)
+            if len(block) * self.num_runs >= _BLOCK_VALUES:
+                figures[waiting] = figures_of_runs(np.stack(block))
+                waiting, block = [], []
+        if block:
+            figures[waiting] = figures_of_runs(np.stack(block))
+        return figures
+
+    def _figures_of_sketch(self) -> npt.NDArray[np.void]:
+        sketch = self.recording.sketch
+        assert sketch is not None
+        figures = figures_of_sketch(sketch)[[row.column for row in self.rows]]
+        figures["total"] = [row.total_ns for row in self.rows]
+        figures["mean"] = [row.mean_ns for row in self.rows]
+        cost_ns = self.recording.reading_cost_ns
+        if cost_ns:
+            is_timed = np.array([row.is_timed for row in self.rows])
+            # Where the number of readings may differ from run to run, so does what they cost.
+            is_one = np.array([row.num_readings == row.num_runs for row in self.rows])
+            for name in ("min", "max", *QUANTILES):
+                figures[name][is_timed] -= cost_ns
+                figures[name][is_timed & ~is_one] = np.nan
+            figures["std"][is_timed & ~is_one] = np.nan
+        return figures
+
+    @property
+    def head(self) -> str:
+        """What was measured, how often, by which clock, on what: some lines of text."""
+        recording = self.recording
+        lines = [self._runs_in_words()]
+        if self.num_runs:
+            times = [f"mean total {time_text(self._total_ns / self.num_runs)}"]
+            if recording.sketch is None:
+                figures = figures_of_runs(self.total_ns[None])[0]
+                if not math.isnan(figures["mean_low"]):
+                    low, high = time_text(figures["mean_low"]), time_text(figures["mean_high"])
+                    times.append(f"95 % interval {low} to {high}")
+                times.append(f"standard deviation {time_text(figures['std'])}")
+            else:
+                std_ns = figures_of_sketch(recording.sketch)["std"][len(recording.rows)]
+                times.append(f"standard deviation {time_text(std_ns)}")
+            lines.append(", ".join(times))
+        lines.append(self._clock_in_words())
+        threads = self._threads_in_words()
+        if threads:
+            lines.append(threads)
+        return "\n".join(lines)
+
+    def _runs_in_words(self) -> str:
+        recording = self.recording
+        words = [f"{_counted(self.num_runs, 'run')} recorded of {self.num_seen} seen"]
+        if recording.num_warmup:
+            words.append(f"{recording.num_warmup} dropped as warm-up")
+        if recording.num_aborted:
+            words.append(f"{self.aborted} raised an exception")
+        if recording.num_lost:
+            words.append(f"{recording.num_lost} lost for want of memory")
+        return ", ".join(words)
+
+    def _clock_in_words(self) -> str:
+        recording = self.recording
+        words = [
+            f"clock {recording.environment.get('clock', 'unknown')}",
+            f"{_ns_text(recording.clock_ns)} a reading",
+            f"resolution {_ns_text(recording.resolution_ns)}",
+        ]
+        if recording.reading_cost_ns:
+            words.append(f"{_ns_text(recording.reading_cost_ns)} taken off each row for each call")
+        elif not math.isnan(self.clock_fraction):
+            words.append(f"readings are {100 * self.clock_fraction:.2g} % of the time")
+        return ", ".join(words)
+
+    def _threads_in_words(self) -> str:
+        facts = self.recording.environment
+        if "num_threads" not in facts:
+            return ""
+        return (
+            f"{facts['num_threads']} intra-op and {facts['num_interop_threads']} inter-op threads, "
+            f"{facts['num_cpus']} CPUs, torch {facts['torch']}, Python {facts['python']}"
+        )
+
+    def table(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        sort: str | None = None,
+        top: int | None = None,
+    ) -> Table:
+        """Return the statistics of each row.
+
+        All are of a row's time in the runs that it was part of; :mod:`fx_instrument.figures` says
+        how they are made, and from which source. ``calls`` is in all runs. ``cumulative`` is the
+        share of the rows up to this one, each with its self time, in the order of the table.
+        ``outliers`` is how many runs were far slower than the rest; they are in all other figures.
+        ``cores`` is the time of the process over that of the wall, where both were read. ``note``
+        says ``limit`` for a row at the limit of measurement, and ``tie`` for one whose interval of
+        the mean (or of the median, if sorted by that) overlaps with that of the next.
+
+        Args:
+            columns: which columns, by their keys; all by default.
+            sort: the column by which the rows are sorted, the largest first, at each level; in
+                execution order by default.
+            top: only so many rows, the first ones.
+
+        Raises:
+            ValueError: there is no such column, none to sort by, or ``top`` is negative.
+        """
+        keys = self._checked_columns(columns, sort, top)
+        values = self._columns_of_rows()
+        order = self._order(values[sort]) if sort else range(len(self.rows))
+        if sort in ("mean", "median", "total", "percent"):
+            self._note_ties(values, order, "median" if sort == "median" else "mean")
+        shares = [self._self_share(row) for row in self.rows]
+        up_to = 0.0
+        for index in order:
+            up_to += shares[index]
+            values["cumulative"][index] = _known(up_to)
+        shown = [*order][:top]
+        if columns is None:
+            has_notes = any(values["note"][index] for index in shown)
+            keys = [key for key in keys if key != "note" or has_notes]
+        notes = [
+            text
+            for key, text in _NOTES.items()
+            if any(key in values["note"][index] for index in shown) and "note" in keys
+        ]
+        if sort and all(value is None for value in values["mean_interval"]):
+            notes.append(_NO_INTERVALS)
+        return Table(
+            tuple(keys),
+            tuple(TABLE_COLUMNS[key] for key in keys),
+            _TIMES & {*keys},
+            tuple(tuple(values[key][index] for key in keys) for index in shown),
+            tuple(self.rows[index].depth for index in shown),
+            tuple(notes),
+        )
+
+    def _checked_columns(
+        self, columns: Sequence[str] | None, sort: str | None, top: int | None
+    ) -> list[str]:
+        if top is not None and top < 0:
+            raise ValueError(f"top is the number of rows to show, from 0, got {top!r}")
+        known = [key for key in TABLE_COLUMNS if key != "cores" or self.recording.second]
+        if sort is not None and (sort not in _SORTABLE or sort not in known):
+            names = ", ".join(key for key in known if key in _SORTABLE)
+            raise ValueError(f"sort is one of {names}, got {sort!r}")
+        keys = known if columns is None else [*columns]
+        for key in keys:
+            if key == "cores" and key not in known:
+                raise ValueError(
+                    'the column cores needs both clocks: instrument(model, clock=("wall", '
+                    '"process"))'
+                )
+            if key not in TABLE_COLUMNS:
+                raise ValueError(f"there is no column {key!r}; there are {', '.join(known)}")
+        return keys
+
+    def _columns_of_rows(self) -> dict[str, list[Any]]:
+        figures = self.figures
+        values: dict[str, list[Any]] = {
+            key: [*map(_known, figures[key].tolist())] for key in FIGURES if key in TABLE_COLUMNS
+        }
+        for key in ("mean", "median"):
+            pairs = zip(
+                figures[f"{key}_low"].tolist(), figures[f"{key}_high"].tolist(), strict=True
+            )
+            values[f"{key}_interval"] = [
+                None if math.isnan(low) else (low, high) for low, high in pairs
+            ]
+        values["outliers"] = [None if value is None else int(value) for value in values["outliers"]]
+        values["op"] = [row.op for row in self.rows]
+        values["name"] = [row.name for row in self.rows]
+        values["calls"] = [row.num_calls for row in self.rows]
+        values["percent"] = [self._percent_of(row) for row in self.rows]
+        values["cumulative"] = [None] * len(self.rows)
+        values["note"] = [LIMIT if self._is_at_limit(row) else "" for row in self.rows]
+        if self.recording.second is not None:
+            seconds = Report(self.recording.second).rows
+            values["cores"] = [
+                self._ratio(other.total_ns, row)
+                for row, other in zip(self.rows, seconds, strict=True)
+            ]
+        return values
+
+    def _ratio(self, process_ns: float, row: Row) -> float | None:
+        """Return how many cores ``row`` kept busy; readings are in both times."""
+        wall_ns = row.total_ns + self.recording.reading_cost_ns * row.num_readings
+        return process_ns / wall_ns if wall_ns > 0 else None
+
+    def _is_at_limit(self, row: Row) -> bool:
+        """Whether a call of ``row`` takes about as long as a reading of the clock."""
+        if not row.is_timed or not row.num_calls or row.rows:
+            return False
+        mean_ns = row.total_ns / row.num_calls + self.recording.reading_cost_ns
+        return mean_ns < 2 * self.clock_ns
+
+    def _note_ties(self, values: dict[str, list[Any]], order: Sequence[int], key: str) -> None:
+        """Note which rows cannot be told from the next of their level."""
+        intervals = values[f"{key}_interval"]
+        last_of_level: dict[int, int] = {}
+        for index in order:
+            depth = self.rows[index].depth
+            for deeper in [level for level in last_of_level if level > depth]:
+                del last_of_level[deeper]
+            above = last_of_level.get(depth)
+            last_of_level[depth] = index
+            if above is None or not self.rows[index].is_timed:
+                continue
+            pair = intervals[above], intervals[index]
+            if None not in pair and pair[0][0] <= pair[1][1]:
+                values["note"][above] = " ".join(filter(None, [values["note"][above], TIE]))
+
+    def _self_share(self, row: Row) -> float:
+        """Return the share of a row without those below it in all time, in percent."""
+        total_ns = row.total_ns - sum(below.total_ns for below in row.rows)
+        return 100 * total_ns / (self._total_ns or math.nan)
 
     def summary(
         self, should_sort: bool = False, *, top: int | None = None, tablefmt: str = "simple"
@@ -221,10 +637,13 @@ class Report:
             return "\n\n".join(tables)
         if top is not None and top < 0:
             raise ValueError(f"top is the number of rows to show, from 0, got {top!r}")
-        rows = [
-            (row.op, "  " * row.depth + row.name, row.mean_ns / 1e9, self._percent_of(row))
-            for row in (self._sorted_rows() if should_sort else self.rows)[:top]
-        ]
+        means = [_known(row.mean_ns) for row in self.rows]
+        order = self._order(means) if should_sort else range(len(self.rows))
+        rows = []
+        for index in [*order][:top]:
+            row, mean_ns = self.rows[index], means[index]
+            seconds = None if mean_ns is None else mean_ns / 1e9
+            rows.append((row.op, "  " * row.depth + row.name, seconds, self._percent_of(row)))
         return tabulate(
             rows,
             headers=COLUMNS,
@@ -234,24 +653,72 @@ class Report:
             missingval="unknown",
         )
 
-    def _sorted_rows(self) -> list[Row]:
-        """Return the rows, longest first at each level, each followed by what is below it."""
-        rows: list[Row] = []
+    def _order(self, values: Sequence[Any]) -> list[int]:
+        """Return the rows, the largest first at each level, each followed by what is below it."""
+        places = {id(row): index for index, row in enumerate(self.rows)}
+        order: list[int] = []
+
+        def key(row: Row) -> float:
+            value = values[places[id(row)]]
+            return math.inf if value is None else -value
 
         def add(siblings: Iterable[Row]) -> None:
-            for row in sorted(siblings, key=lambda row: -row.mean_ns):
-                rows.append(row)
+            for row in sorted(siblings, key=key):
+                order.append(places[id(row)])
                 add(row.rows)
 
         add(row for row in self.rows if row.depth == 0)
-        return rows
+        return order
 
     def _percent_of(self, row: Row) -> float | None:
-        total_ns = int(self.total_ns.sum())
-        return 100 * int(row.call_ns.sum()) / total_ns if total_ns else None
+        return 100 * row.total_ns / self._total_ns if self._total_ns else None
 
     def __repr__(self) -> str:
         return f"<Report: {len(self.nodes)} nodes, {self.num_runs} runs>"
 
     def __str__(self) -> str:
-        return self.summary()
+        return f"{self.head}\n\n{self.summary()}"
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _ns_text(time_ns: float) -> str:
+    return "unknown" if math.isnan(time_ns) else f"{time_ns:.3g} ns"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _without_warmup(recording: Recording, warmup: int | str) -> Recording:
+    if warmup == "auto":
+        if recording.sketch is not None:
+            _check_kept(recording, 'warmup="auto"')
+        readings_ns = recording.readings_ns
+        number = num_warmup_runs(readings_ns[:, -1] - readings_ns[:, 0])
+    elif isinstance(warmup, int) and not isinstance(warmup, bool) and warmup >= 0:
+        # Of those that are kept no more, the first were the warm-up.
+        number = max(warmup - recording.num_forgotten, 0)
+    else:
+        raise ValueError(f'warmup is the number of runs to drop, from 0, or "auto", got {warmup!r}')
+    if not number:
+        return recording
+    if recording.sketch is not None:
+        _check_kept(recording, "warmup of a report")
+    number = min(number, recording.num_runs)
+    return replace(recording.from_run(number), num_warmup=recording.num_warmup + number)
+
+
+def _nothing_recorded(recording: Recording) -> str:
+    parts = ["report() needs at least one recorded run, got 0"]
+    if recording.num_warmup:
+        parts.append(
+            f" after dropping {recording.num_warmup} warm-up runs; call the module more than "
+            f"{recording.num_warmup} times"
+        )
+        return "".join(parts)
+    if recording.num_aborted:
+        parts.append(f" ({recording.num_aborted} raised an exception before their end)")
+    return "".join([*parts, "; call the module first"])

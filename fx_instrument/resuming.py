@@ -23,7 +23,7 @@ class Steps(Protocol):
     def finish(self) -> None:
         """There will be no more steps."""
 
-    def abort(self) -> None:
+    def abort(self, error: BaseException) -> None:
         """A step has raised an exception."""
 
 
@@ -48,8 +48,8 @@ def _drive(inner: Any, steps: Steps) -> Generator[Any, Any, Any]:
         except StopIteration as stop:
             steps.finish()
             return stop.value
-        except BaseException:
-            steps.abort()
+        except BaseException as error:
+            steps.abort(error)
             raise
         try:
             step, value = inner.send, (yield item)

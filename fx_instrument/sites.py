@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from array import array
+from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,26 +12,65 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
+from .clock import ReadingsOf
 from .closing import calls_others, may_lead_to_module, sees_modes
 from .frame_calls import TorchCalls, passed_files
+from .keeping import Keep
 from .recording import NodeRow
 from .variants import Graphs, Variant
 
 __all__ = ["CallSite", "GraphSite", "Times"]
 
+Ints = npt.NDArray[np.int64]
+
 
 class Times:
-    """The readings of the calls at one place, and the run that each was part of."""
+    """The times of the calls at one place, and the run that each was part of.
 
-    __slots__ = ("_kept_readings", "_kept_runs", "_typecode", "readings", "runs")
+    Args:
+        reader: of the clock.
+        num_readings: how many readings a call has.
+        keep: which runs are kept, and as what.
+        has_starts: whether the first reading of each call is kept as well.
+    """
 
-    def __init__(self, typecode: str) -> None:
-        self._typecode = typecode
+    __slots__ = (
+        "_has_starts",
+        "_keep",
+        "_kept_ns",
+        "_kept_runs",
+        "_kept_starts",
+        "_num_gone",
+        "_num_readings",
+        "_reader",
+        "readings",
+        "runs",
+    )  # fmt: skip
+
+    def __init__(
+        self, reader: ReadingsOf, num_readings: int, keep: Keep, *, has_starts: bool = False
+    ) -> None:
+        self._reader = reader
+        self._num_readings = num_readings
+        self._keep = keep
+        self._has_starts = has_starts
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all calls."""
         self.runs: list[int] = []
         # Flat: containers that are kept would make the garbage collector run, within a row.
         self.readings: list[float] = []
-        self._kept_runs = array("q")
-        self._kept_readings: array[float] = array(typecode)
+        self._forget_kept()
+        self._num_gone = 0
+
+    def _forget_kept(self) -> None:
+        # Only where all runs are kept is there no number above 2**32, for want of memory.
+        self._kept_runs: array[int] = array("I" if self._keep == "all" else "q")
+        self._kept_starts: array[float] = array(self._reader.typecode)
+        self._kept_ns: list[array[float]] = [
+            array(self._reader.typecode) for _ in range(self._reader.num_clocks)
+        ]
 
     def drop(self, run: int, num_readings: int) -> None:
         """Forget the calls of ``run``, which is the last and waits to be packed."""
@@ -37,26 +78,56 @@ class Times:
             self.runs.pop()
         del self.readings[len(self.runs) * num_readings :]
 
-    def pack(self) -> None:
-        """Keep what waits at 8 bytes a reading and 8 a call."""
+    def pack(self) -> int:
+        """Keep what waits at 8 bytes a time and 4 a call; return how many bytes more."""
+        if not self.runs:
+            return 0
+        num_readings = self._num_readings
         self._kept_runs.extend(self.runs)
-        self._kept_readings.extend(self.readings)
+        for kept, readings in zip(self._kept_ns, self._reader.channels(self.readings), strict=True):
+            steps = [*map(operator.sub, readings[1:], readings)]
+            # From one call to the next.
+            del steps[num_readings - 1 :: num_readings]
+            kept.extend(steps)
+        if self._has_starts:
+            self._kept_starts.extend(self.readings[::num_readings])
+        added = len(self.runs) * (self._kept_runs.itemsize + 8 * (num_readings - 1))
         self.runs.clear()
         self.readings.clear()
+        return added
 
-    def clear(self) -> None:
-        """Forget all calls."""
-        self.__init__(self._typecode)  # type: ignore[misc]
+    def forget_before(self, run: int) -> None:
+        """Forget the calls of the runs before ``run``, as far as they are packed."""
+        num_calls = bisect_left(self._kept_runs, run)
+        self._num_gone += num_calls
+        del self._kept_runs[:num_calls]
+        if self._has_starts:
+            del self._kept_starts[:num_calls]
+        for kept in self._kept_ns:
+            del kept[: num_calls * (self._num_readings - 1)]
 
-    def runs_and_readings_ns(
-        self, num_readings: int
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the number of each call's run, and the readings, ``(calls, num_readings)``, ns."""
+    @property
+    def num_calls(self) -> int:
+        """How many calls there were, those that are kept no more among them."""
+        return self._num_gone + len(self._kept_runs) + len(self.runs)
+
+    def runs_and_ns(self, channel: int = 0) -> tuple[Ints, Ints]:
+        """Return the number of each call's run, and the times between its readings.
+
+        Args:
+            channel: 1 for the second clock, where two are read at once.
+
+        Returns:
+            ``int64`` of shape ``(num_calls,)``, and ``int64`` of ``(num_calls, num_readings - 1)``.
+        """
         self.pack()
-        readings = np.array(self._kept_readings)
-        if self._typecode == "d":
-            readings = np.rint(readings * 1e9).astype(np.int64)
-        return np.array(self._kept_runs, np.int64), readings.reshape(-1, num_readings)
+        steps_ns = self._reader.array_ns(self._kept_ns[channel])
+        return np.array(self._kept_runs, np.int64), steps_ns.reshape(-1, self._num_readings - 1)
+
+    def starts_ns(self) -> Ints:
+        """Return the first reading of each call: ``int64`` of shape ``(num_calls,)``."""
+        self.pack()
+        return self._reader.array_ns(self._kept_starts)
 
 
 class CallSite:

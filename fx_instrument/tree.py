@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .frames import FrameRuns
-from .recording import InnerRow, NodeRow, Recording, name_of_path
-from .sites import CallSite, GraphSite
+from .recording import InnerRow, NodeRow, Recording, every_run, name_of_path
+from .sites import CallSite, GraphSite, Times
 from .variants import Variant
 
 __all__ = [
@@ -21,47 +21,60 @@ __all__ = [
     "recordings_of",
 ]
 
+Ints = npt.NDArray[np.int64]
 
-def recordings_of(runs: FrameRuns) -> list[Recording]:
-    """Return a recording for each way in which the root ran: as it is, and each of its graphs."""
+
+def recordings_of(runs: FrameRuns, channel: int = 0) -> list[Recording]:
+    """Return a recording for each way in which the root ran: as it is, and each of its graphs.
+
+    Args:
+        runs: of the model.
+        channel: 1 for the second clock, where two are read at once.
+    """
     with runs.lock:
-        found = [_graph_recording(runs, variant) for variant in runs.root.graphs]
-        closed = _root_recording(runs, runs.root)
+        found = [_graph_recording(runs, variant, channel) for variant in runs.root.graphs]
+        closed = _root_recording(runs, runs.root, channel)
     return [recording for recording in (closed, *found) if len(recording.readings_ns)]
 
 
-def _root_recording(runs: FrameRuns, root: CallSite) -> Recording:
-    numbers, readings_ns = root.times.runs_and_readings_ns(2)
-    rows = _InnerRows(numbers, 1, runs.first_paths())
+def _root_recording(runs: FrameRuns, root: CallSite, channel: int) -> Recording:
+    numbers, readings_ns = _readings_of(root.times, channel)
+    rows = _InnerRows(numbers, 1, runs.first_paths(), channel)
     rows.add_inner(root, 0)
-    return Recording((root.row,), readings_ns, np.ones((len(numbers), 1), np.bool_), rows.finish())
+    return Recording((root.row,), readings_ns, every_run(len(numbers), 1), rows.finish())
 
 
-def method_recordings(runs: FrameRuns) -> dict[str, Recording]:
+def method_recordings(runs: FrameRuns, channel: int = 0) -> dict[str, Recording]:
     """Return the runs of each method, other than the forward, that called submodules."""
     with runs.lock:
-        found = {name: _root_recording(runs, site) for name, site in runs.methods.items()}
+        found = {name: _root_recording(runs, site, channel) for name, site in runs.methods.items()}
     return {name: recording for name, recording in found.items() if len(recording.readings_ns)}
 
 
 def graph_recording(runs: FrameRuns, variant: Variant) -> Recording:
     """Return the runs of one graph of the root."""
     with runs.lock:
-        return _graph_recording(runs, variant)
+        return _graph_recording(runs, variant, 0)
 
 
-def _graph_recording(runs: FrameRuns, variant: Variant) -> Recording:
+def _graph_recording(runs: FrameRuns, variant: Variant, channel: int) -> Recording:
     num_rows = len(variant.rows)
     site = runs.root.graphs.get(variant)
     if site is None:
         readings_ns = np.empty((0, variant.num_readings), np.int64)
-        return Recording(variant.rows, readings_ns, np.ones((0, num_rows), np.bool_))
-    numbers, readings_ns = site.times.runs_and_readings_ns(variant.num_readings)
-    rows = _InnerRows(numbers, num_rows, runs.first_paths())
+        return Recording(variant.rows, readings_ns, every_run(0, num_rows))
+    numbers, readings_ns = _readings_of(site.times, channel)
+    rows = _InnerRows(numbers, num_rows, runs.first_paths(), channel)
     for index, frame in site.frames.items():
         rows.add_calls(frame, index)
-    has_run = np.ones((len(numbers), num_rows), np.bool_)
-    return Recording(variant.rows, readings_ns, has_run, rows.finish())
+    return Recording(variant.rows, readings_ns, every_run(len(numbers), num_rows), rows.finish())
+
+
+def _readings_of(times: Times, channel: int) -> tuple[Ints, Ints]:
+    """Return the numbers of the runs of a root, and their readings."""
+    numbers, steps_ns = times.runs_and_ns(channel)
+    readings_ns = np.cumsum(np.pad(steps_ns, ((0, 0), (1, 0))), axis=1)
+    return numbers, readings_ns + times.starts_ns()[:, None]
 
 
 class _InnerRows:
@@ -71,19 +84,18 @@ class _InnerRows:
         numbers: the runs, ascending, as their calls know them.
         num_root_rows: how many rows come before the inner ones.
         first_paths: of each module of the model, by each of its paths.
+        channel: which clock.
     """
 
     def __init__(
-        self,
-        numbers: npt.NDArray[np.int64],
-        num_root_rows: int,
-        first_paths: Mapping[str, str],
+        self, numbers: Ints, num_root_rows: int, first_paths: Mapping[str, str], channel: int
     ) -> None:
+        self._channel = channel
         self._numbers = numbers
         self._first_paths = first_paths
         self._num_root_rows = num_root_rows
         self._places: dict[tuple[int, NodeRow], int] = {}
-        self._calls: list[list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]] = []
+        self._calls: list[list[tuple[Ints, Ints]]] = []
 
     def add_calls(self, site: CallSite, parent: int) -> None:
         """Add what is called at ``site``, whose own row is ``parent``."""
@@ -94,23 +106,23 @@ class _InnerRows:
     def add_inner(self, site: CallSite, parent: int) -> None:
         """Add what the statements of the frame at ``site`` call."""
         for inner in [*site.inner.values()]:
-            numbers, readings_ns = inner.times.runs_and_readings_ns(2)
-            index = self._add(parent, inner.row, numbers, readings_ns[:, 1] - readings_ns[:, 0])
-            for variant, graph in [*inner.graphs.items()]:
-                numbers, readings_ns = graph.times.runs_and_readings_ns(variant.num_readings)
-                self._add(parent, inner.row, numbers, readings_ns[:, -1] - readings_ns[:, 0])
+            numbers, steps_ns = inner.times.runs_and_ns(self._channel)
+            index = self._add(parent, inner.row, numbers, steps_ns[:, 0])
+            for graph in [*inner.graphs.values()]:
+                numbers, steps_ns = graph.times.runs_and_ns(self._channel)
+                self._add(parent, inner.row, numbers, steps_ns.sum(axis=1))
             self.add_calls(inner, index)
 
     def _add_nodes(self, variant: Variant, graph: GraphSite, row: NodeRow, above: int) -> None:
-        numbers, readings_ns = graph.times.runs_and_readings_ns(variant.num_readings)
-        columns = iter(np.diff(readings_ns, axis=1).T)
+        numbers, steps_ns = graph.times.runs_and_ns(self._channel)
+        columns = iter(steps_ns.T)
         for place, node_row in enumerate(variant.rows):
             if node_row.is_timed:
                 below = self._below(row.target, node_row)
                 index = self._add(above, below, numbers, next(columns))
                 if place in graph.cut:
-                    cut_numbers, cut_ns = graph.cut[place].runs_and_readings_ns(2)
-                    self._add(above, below, cut_numbers, cut_ns[:, 1] - cut_ns[:, 0])
+                    cut_numbers, cut_ns = graph.cut[place].runs_and_ns(self._channel)
+                    self._add(above, below, cut_numbers, cut_ns[:, 0])
                 if place in graph.frames:
                     self.add_calls(graph.frames[place], index)
 
@@ -118,8 +130,8 @@ class _InnerRows:
         self,
         parent: int,
         row: NodeRow,
-        numbers: npt.NDArray[np.int64],
-        ns: npt.NDArray[np.int64],
+        numbers: Ints,
+        ns: Ints,
     ) -> int:
         place = self._places.setdefault((parent, row), len(self._calls))
         if place == len(self._calls):
@@ -158,7 +170,7 @@ def count_calls(runs: FrameRuns) -> Counter[Variant]:
             site = waiting.pop()
             waiting += site.inner.values()
             for variant, graph in site.graphs.items():
-                counts[variant] += len(graph.times.runs_and_readings_ns(variant.num_readings)[0])
+                counts[variant] += graph.times.num_calls
                 waiting += graph.frames.values()
     return counts
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import types
 import weakref
-from collections.abc import Callable, Collection, Hashable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx, nn
 
 from .arguments import call_key, kind_of
+from .budget import groups_to_merge
 from .capture import Capture, capture, paused_collector
-from .clock import Clock
+from .clock import clock_cost_ns
 from .closing import closed_frame, sees_recording
 from .codegen import TimedCodeGen, has_registered_targets
 from .errors import CaptureError
@@ -25,9 +28,13 @@ from .insertion import (
     is_row,
     is_timed,
     make_timed,
+    recorder_name,
     strip_timestamps,
+    untimed_copy,
 )
+from .keeping import MemoryGuard
 from .locks import new_lock
+from .options import Options
 from .recorder import PassingRecorder, Recorder
 from .recording import ClosedFrame, NodeRow
 from .soundness import recording_reason
@@ -46,6 +53,9 @@ _MAX_TRIES = 2
 
 # Recorded graphs in a row that no later call could use, before calls are no longer recorded.
 _MAX_USELESS = 8
+
+# Runs after which it is known which rows are cheap.
+_NUM_PILOT_RUNS = 16
 
 # How reasons begin that tell of a change of what outlives the call.
 _CHANGES = ("it sets its attribute", "it changes ")
@@ -67,6 +77,8 @@ class Variant:
         nodes: the nodes that are not of the timing.
         closed: the targets of its nodes that call modules which stay closed, and why.
         guard: what told the call from others, in words.
+        merged: for a node that shares a row with those after it, all nodes of that row.
+        pilot: the graph that ran before, in which each node had a row of its own.
     """
 
     graph_module: fx.GraphModule
@@ -76,11 +88,42 @@ class Variant:
     nodes: tuple[fx.Node, ...]
     closed: Mapping[str, ClosedFrame]
     guard: Mapping[str, str]
+    merged: Mapping[fx.Node, tuple[fx.Node, ...]] = field(default_factory=dict)
+    pilot: Variant | None = None
 
     @functools.cached_property
     def rows(self) -> tuple[NodeRow, ...]:
         """The rows of the report, one a node; paths start at the module."""
-        return tuple(map(_row_of, self.nodes))
+        return tuple(
+            _row_of_several([*map(_row_of, self.merged[node])])
+            if node in self.merged
+            else _row_of(node)
+            for node in self.nodes
+        )
+
+    @functools.cached_property
+    def run_untimed(self) -> Callable[..., Any]:
+        """The same graph, compiled without any reading of the clock."""
+        graph = untimed_copy(self.graph_module.graph)
+        return type(_view(self.graph_module, graph, {})).forward
+
+    def gather(self) -> None:
+        """Take over the runs of the graph that ran before, as other threads may still end some."""
+        if self.pilot is not None:
+            assert self.recorder is not None
+            assert self.pilot.recorder is not None
+            self.recorder.take_from(self.pilot.recorder, self._columns_of_pilot)
+
+    @functools.cached_property
+    def _columns_of_pilot(self) -> list[int]:
+        """Which of the readings of the graph that ran before are taken in this one, too."""
+        assert self.pilot is not None
+        columns, last = [0], 0
+        for node in self.nodes:
+            if node.op not in UNTIMED_OPS:
+                last += len(self.merged.get(node, (node,)))
+                columns.append(last)
+        return columns
 
     @functools.cached_property
     def closed_rows(self) -> dict[str, list[int]]:
@@ -140,6 +183,14 @@ def _row_of(node: fx.Node) -> NodeRow:
     return NodeRow(node.name, node.op, target, path, node.op not in UNTIMED_OPS)
 
 
+def _row_of_several(rows: Sequence[NodeRow]) -> NodeRow:
+    """Return the row of neighbours that share one."""
+    name = f"{rows[0].name} ... {rows[-1].name} ({len(rows)} nodes)"
+    modules = {row.module for row in rows}
+    module = modules.pop() if len(modules) == 1 else ""
+    return NodeRow(name, "merged", ", ".join(row.name for row in rows), module, True)
+
+
 class Graphs:
     """The graphs of one module.
 
@@ -148,8 +199,8 @@ class Graphs:
         path: where it is found in the model; empty for the model itself. Only the model's own
             graphs keep their runs, and only if no module in them stays closed.
         holder: the class on which generated code finds what is not the module's.
-        clock: what the graphs read.
-        openness: which modules are opened, where it is a matter of choice.
+        options: what is timed, and how.
+        guard: is told how much memory is taken.
 
     Attributes:
         variants: the graphs, in the order in which they were captured.
@@ -159,7 +210,12 @@ class Graphs:
     """
 
     def __init__(
-        self, model: nn.Module, path: str, holder: type[nn.Module], clock: Clock, openness: Openness
+        self,
+        model: nn.Module,
+        path: str,
+        holder: type[nn.Module],
+        options: Options,
+        guard: MemoryGuard,
     ) -> None:
         self.set_model(model)
         self.path = path
@@ -170,8 +226,10 @@ class Graphs:
         self.last: Variant | None = None
         self.holder = holder
         self._on_holder: dict[str, Any] = {}
-        self._clock = clock
-        self._openness = openness
+        self._options = options
+        self._guard = guard
+        self._clock = options.clock
+        self._openness = options.openness()
         self._by_call: dict[Hashable, list[Variant]] = {}
         self._by_binding: dict[Hashable, list[Variant]] = {}
         self._closed_calls: dict[Hashable, ClosedFrame] = {}
@@ -256,6 +314,19 @@ class Graphs:
         if pauses is not None:
             pauses.append((start, self._clock()))
         return first
+
+    def known_for(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Variant | None:
+        """Return the graph for a call of ``module`` if it has been captured already."""
+        try:
+            key = call_key(args, kwargs)
+        except TypeError:
+            return None
+        for variant in self._by_call.get(key, ()):
+            if variant.holds(module, args, kwargs):
+                return variant
+        return None
 
     def _first_call(
         self, module: nn.Module, key: Hashable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -411,7 +482,7 @@ class Graphs:
             name = f"_fx_instrument_recorder{len(self.variants)}"
             num_readings = insert_timestamps(graph, name, self._clock)
             is_plain = not found.closed and not self.path
-            recorder = Recorder(num_readings, self._clock) if is_plain else None
+            recorder = self._new_recorder(num_readings) if is_plain else None
             if type(graph._codegen) is TimedCodeGen and has_registered_targets(graph, self.model):
                 graph.set_codegen(TimedCodeGen(has_short_lookups=True))
             extra = {name: recorder or PassingRecorder(), **constants}
@@ -429,11 +500,74 @@ class Graphs:
                 found.closed,
                 {**_in_words(binding), **found.facts},
             )
+            if recorder is not None and self._options.budget is not None:
+                recorder.set_keep("all")
+                recorder.max_pending = _NUM_PILOT_RUNS
+                recorder.on_pack = functools.partial(self._after_pilot, variant)
             self.variants.append(variant)
             self.closed = [closed for closed in self.closed if closed not in self._passing]
             self._passing.clear()
             self._by_binding.setdefault(_key(binding), []).append(variant)
             return variant
+
+    def _new_recorder(self, num_readings: int) -> Recorder:
+        return Recorder(num_readings, self._clock, self._options.keep, self._guard)
+
+    def _after_pilot(self, variant: Variant) -> None:
+        """Merge cheap neighbours, if the readings of ``variant`` cost more than they may."""
+        recorder, budget = variant.recorder, self._options.budget
+        assert recorder is not None
+        assert budget is not None
+        if recorder.num_seen < _NUM_PILOT_RUNS:
+            recorder.on_pack = functools.partial(self._after_pilot, variant)
+            return
+        times_ns = np.diff(recorder.readings_ns(), axis=1).mean(axis=0)
+        groups = groups_to_merge(times_ns.tolist(), clock_cost_ns(self._clock), budget)
+        with self._lock:
+            # What a user has changed the graph to cannot be told from its times.
+            is_whole = {*variant.nodes} <= {*variant.graph_module.graph.nodes}
+            if is_whole and any(len(group) > 1 for group in groups):
+                self._replace(variant, self._merged(variant, groups))
+            else:
+                recorder.max_pending = recorder.usual_max_pending
+                recorder.set_keep(self._options.keep)
+
+    def _merged(self, variant: Variant, groups: Sequence[Sequence[int]]) -> Variant:
+        """Return a graph like that of ``variant`` with one row a group of timed rows."""
+        assert variant.recorder is not None
+        copied: dict[fx.Node, fx.Node] = {}
+        graph = fx.Graph()
+        for node in variant.graph_module.graph.nodes:
+            copied[node] = graph.node_copy(node, copied.__getitem__)
+        graph.set_codegen(copy.deepcopy(variant.graph_module.graph._codegen))
+        strip_timestamps(graph)
+        timed = [copied[variant.nodes[place]] for place in variant.timed_places]
+        merged = {timed[g[0]]: tuple(timed[i] for i in g) for g in groups if len(g) > 1}
+        others = {node for nodes in merged.values() for node in nodes[1:]}
+        unread = {node for nodes in merged.values() for node in nodes[:-1]}
+        name = f"{recorder_name(variant.graph_module.graph)}_merged"
+        num_readings = insert_timestamps(graph, name, self._clock, unread)
+        recorder = self._new_recorder(num_readings)
+        self._on_holder[name] = recorder
+        self.set_holder(self.holder)
+        graph_module = _view(variant.graph_module, graph, {name: recorder})
+        nodes = tuple(copied[node] for node in variant.nodes if copied[node] not in others)
+        found = replace(
+            variant,
+            graph_module=graph_module,
+            run=type(graph_module).forward,
+            recorder=recorder,
+            nodes=nodes,
+            merged=merged,
+            pilot=variant,
+        )
+        found.gather()
+        return found
+
+    def _replace(self, old: Variant, new: Variant) -> None:
+        self.last = new if self.last is old else self.last
+        for variants in (self.variants, *self._by_call.values(), *self._by_binding.values()):
+            variants[:] = [new if variant is old else variant for variant in variants]
 
     def forget(self) -> None:
         """Capture all calls anew: the class of the module has changed."""

@@ -17,9 +17,15 @@ LAYERS = (
     "version",
     "errors",
     "clock",
+    "sketch",
+    "figures",
+    "table",
     "recording",
     "report",
     "locks",
+    "keeping",
+    "budget",
+    "schedule",
     "value_checks",
     "arguments",
     "marks",
@@ -53,6 +59,7 @@ LAYERS = (
     "resuming",
     "frames",
     "tree",
+    "aborting",
     "module",
     "profiling",
     "__init__",
@@ -62,7 +69,7 @@ LAYERS = (
 
 MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))
 
-SHOWING = ("recording", "report")
+SHOWING = ("sketch", "figures", "table", "recording", "report")
 CAPTURING = LAYERS[LAYERS.index("arguments") : LAYERS.index("recorder")]
 
 
@@ -130,7 +137,9 @@ def test_capture_knows_nothing_of_clocks_and_reports(module: str) -> None:
 @pytest.mark.parametrize("module", ["recorder", "packing", "codegen", "insertion"])
 def test_insertion_knows_nothing_of_capture_and_reports(module: str) -> None:
     siblings, _ = imports_of(module)
-    assert siblings <= {"clock", "locks", "recorder", "packing", "codegen", "value_checks"}
+    assert siblings <= {
+        "clock", "keeping", "locks", "sketch", "recorder", "packing", "codegen", "value_checks"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("module", MODULES)

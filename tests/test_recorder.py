@@ -153,33 +153,11 @@ def test_run_that_ends_while_others_are_packed_is_kept() -> None:
     ]
 
 
-def test_aborted_runs_are_counted_without_a_row() -> None:
-    recorder = recorder_with((1, 2))
-    recorder.abort()
-    recorder.abort()
-    assert recorder.num_aborted == 2
-    assert recorder.readings_ns().tolist() == [[1, 2]]
-
-
-def test_threads_that_abort_at_once_are_all_counted() -> None:
-    recorder = Recorder(2, toys.ticking_clock)
-    threads = [
-        threading.Thread(target=lambda: [recorder.abort() for _ in range(2_000)]) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert recorder.num_aborted == 8_000
-
-
-def test_reset_forgets_runs_and_aborted_runs() -> None:
+def test_reset_forgets_runs() -> None:
     recorder = recorder_with((1, 2))
     commit(recorder, (3, 4))
-    recorder.abort()
     recorder.reset()
     assert recorder.readings_ns().shape == (0, 2)
-    assert recorder.num_aborted == 0
     commit(recorder, (5, 6))
     assert recorder.readings_ns().tolist() == [[5, 6]]
 
@@ -190,14 +168,11 @@ def test_copy_starts_empty_and_records_into_itself(
 ) -> None:
     recorder = recorder_with((1, 2), (3, 4))
     commit(recorder, (5, 6))
-    recorder.abort()
     copied = make_copy(recorder)
     assert copied.readings_ns().shape == (0, 2)
-    assert copied.num_aborted == 0
     commit(copied, (7, 8))
     assert copied.readings_ns().tolist() == [[7, 8]]
     assert recorder.readings_ns().tolist() == [[1, 2], [3, 4], [5, 6]]
-    assert recorder.num_aborted == 1
 
 
 def test_recorder_is_a_module_without_state() -> None:

@@ -27,7 +27,7 @@ def recording_of(
         rows=rows,
         readings_ns=np.array(runs, dtype=np.int64).reshape(-1, len(names) + 1),
         has_run=np.ones((len(runs), len(rows)), dtype=np.bool_),
-        num_aborted=num_aborted,
+        aborted={"a": num_aborted},
         clock_ns=clock_ns,
         environment={"clock_ns": clock_ns},
     )
@@ -73,8 +73,8 @@ def test_times_are_a_new_array_each_time() -> None:
 
 def test_fields_cannot_be_set() -> None:
     recording = recording_of("a", [1, 2])
-    with pytest.raises(dataclasses.FrozenInstanceError, match="num_aborted"):
-        recording.num_aborted = 3
+    with pytest.raises(dataclasses.FrozenInstanceError, match="num_seen"):
+        recording.num_seen = 3
 
 
 def test_recording_survives_pickling() -> None:

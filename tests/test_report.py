@@ -94,7 +94,7 @@ def expected_table(interpreter: TimingInterpreter) -> list[list[str]]:
     return rows
 
 
-def recording_of(names: str, *runs: list[int], num_aborted: int = 0) -> Recording:
+def recording_of(names: str, *runs: list[int]) -> Recording:
     """Return the recording of a graph of a placeholder, operations and an output."""
     operations = [NodeRow(name, "call_function", f"torch.{name}", "", True) for name in names]
     rows = (
@@ -104,7 +104,7 @@ def recording_of(names: str, *runs: list[int], num_aborted: int = 0) -> Recordin
     )
     readings_ns = np.array(runs, dtype=np.int64).reshape(-1, len(names) + 1)
     has_run = np.ones((len(runs), len(rows)), dtype=np.bool_)
-    return Recording(rows, readings_ns, has_run, num_aborted=num_aborted, clock_ns=2.0)
+    return Recording(rows, readings_ns, has_run, clock_ns=2.0)
 
 
 @each_model
@@ -238,9 +238,9 @@ def test_node_called_like_a_number_is_shown_as_its_name(name: str) -> None:
     assert table_of(report.summary()) == [["call_function", name, "4e-09", "100"]]
 
 
-def test_text_of_a_report_is_its_table() -> None:
+def test_text_of_a_report_is_its_head_and_its_summary() -> None:
     report = Report(recording_of("a", [0, 4], [5, 6]))
-    assert str(report) == report.summary()
+    assert str(report) == f"{report.head}\n\n{report.summary()}"
     assert repr(report) == "<Report: 3 nodes, 2 runs>"
 
 

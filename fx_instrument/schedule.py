@@ -1,0 +1,80 @@
+"""Which calls of a model are recorded: all, or not while it is paused, or one in so many."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from .locks import new_lock
+
+__all__ = ["Schedule"]
+
+
+class Schedule:
+    """Decides for each call whether it is recorded. Several threads may ask and change it at once.
+
+    Args:
+        sample_every: one call in so many is recorded, the first among them.
+        num_warmup: how many of the first runs are forgotten once they have been recorded.
+
+    Attributes:
+        takes_all: whether every call is recorded and kept, so that there is nothing to ask.
+        num_skipped: how many calls were not recorded.
+        num_warmed: how many runs were forgotten as those of the warm-up.
+    """
+
+    def __init__(self, sample_every: int, num_warmup: int) -> None:
+        self._sample_every = sample_every
+        self._num_warmup = num_warmup
+        self._is_paused = False
+        self._lock = new_lock()
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew, but for being paused."""
+        with self._lock:
+            self.num_skipped = self.num_warmed = self._num_asked = 0
+            self._update()
+
+    def _update(self) -> None:
+        is_warm = self.num_warmed >= self._num_warmup
+        self.takes_all = is_warm and self._sample_every == 1 and not self._is_paused
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether no call is recorded."""
+        return self._is_paused
+
+    @is_paused.setter
+    def is_paused(self, is_paused: bool) -> None:
+        with self._lock:
+            self._is_paused = is_paused
+            self._update()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Record no call within the block."""
+        was_paused = self._is_paused
+        self.is_paused = True
+        try:
+            yield
+        finally:
+            self.is_paused = was_paused
+
+    def takes_next(self) -> bool:
+        """Whether the call that begins now is recorded."""
+        with self._lock:
+            if not self._is_paused:
+                self._num_asked += 1
+                if self._sample_every == 1 or self._num_asked % self._sample_every == 1:
+                    return True
+            self.num_skipped += 1
+            return False
+
+    def is_warmup(self) -> bool:
+        """Whether a run that has just come to its end is to be forgotten, as one of the warm-up."""
+        with self._lock:
+            is_warmup = self.num_warmed < self._num_warmup
+            self.num_warmed += is_warmup
+            self._update()
+            return is_warmup

@@ -1,0 +1,221 @@
+"""Times of many runs in constant memory: exact sums and extremes, and histograms for quantiles.
+
+It knows of numpy alone.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Sketch"]
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+# A bin is 1.02 times as wide as the one before. The value that stands for it is at most
+# (1.02 - 1) / (1.02 + 1) = 0.99 % from any in it: C. Masson, J. E. Rim, H. K. Lee, "DDSketch",
+# PVLDB 12(12), 2019, https://doi.org/10.14778/3352063.3352135, section 2.
+_LOG_OF_BASE = math.log(1.02)
+
+# Bin 0 is for zero and below; the last one holds 10**14 ns, which are 28 hours, and all above.
+_NUM_BINS = 2 + int(math.log(10**14) / _LOG_OF_BASE)
+
+# Squares are summed in three parts, as the values are taken apart at this bit.
+_HALF = 24
+
+_BLOCK = 256
+
+
+class Sketch:
+    """The distribution of the times of each of some columns.
+
+    Sketches can be added: see :meth:`merge`.
+
+    Args:
+        num_columns: how many columns there are; see also :meth:`grow`.
+
+    Attributes:
+        counts: ``int64``, shape ``(num_columns,)``: how many values were added, one a run.
+        calls: the same shape: how many calls they stand for.
+        totals_ns: the same shape: the sum of the values, exact.
+        mins_ns: the same shape: the smallest value, exact.
+        maxs_ns: the same shape: the largest value, exact.
+    """
+
+    def __init__(self, num_columns: int) -> None:
+        self.counts: Ints = np.zeros(0, np.int64)
+        self.calls: Ints = np.zeros(0, np.int64)
+        self.totals_ns: Ints = np.zeros(0, np.int64)
+        self.mins_ns: Ints = np.zeros(0, np.int64)
+        self.maxs_ns: Ints = np.zeros(0, np.int64)
+        self._squares: Ints = np.zeros((3, 0), np.int64)
+        self._histograms: Ints = np.zeros((0, _NUM_BINS), np.int64)
+        self.grow(num_columns)
+
+    @property
+    def num_columns(self) -> int:
+        """How many columns there are."""
+        return len(self.counts)
+
+    def grow(self, num_columns: int) -> None:
+        """Make room for columns up to ``num_columns``; those that are there stay."""
+        new = num_columns - self.num_columns
+        if new <= 0:
+            return
+        limits = np.iinfo(np.int64)
+        self.mins_ns = np.append(self.mins_ns, np.full(new, limits.max))
+        self.maxs_ns = np.append(self.maxs_ns, np.full(new, limits.min))
+        for name in ("counts", "calls", "totals_ns"):
+            setattr(self, name, np.append(getattr(self, name), np.zeros(new, np.int64)))
+        self._squares = np.append(self._squares, np.zeros((3, new), np.int64), axis=1)
+        # Written to, as memory that was never written to is not taken yet.
+        added = np.full((new, _NUM_BINS), 0, np.int64)
+        self._histograms = np.concatenate([self._histograms, added]) if len(self.counts) else added
+
+    def add(self, columns: npt.NDArray[np.intp], values_ns: Ints, calls: Ints | int = 1) -> None:
+        """Add values, each to its column.
+
+        Args:
+            columns: shape ``(num_values,)``.
+            values_ns: the same shape, from 0 to 2**55.
+            calls: how many calls each value stands for.
+        """
+        np.add.at(self.counts, columns, 1)
+        np.add.at(self.calls, columns, calls)
+        np.add.at(self.totals_ns, columns, values_ns)
+        np.minimum.at(self.mins_ns, columns, values_ns)
+        np.maximum.at(self.maxs_ns, columns, values_ns)
+        np.add.at(self._histograms.reshape(-1), columns * _NUM_BINS + _bins_of(values_ns), 1)
+        for part, products in zip(self._squares, _parts_of_squares(values_ns), strict=True):
+            np.add.at(part, columns, products)
+        self._carry()
+
+    def add_runs(self, values_ns: Ints) -> None:
+        """Add a value of one call to each column, for each of some runs; faster than :meth:`add`.
+
+        Args:
+            values_ns: shape ``(num_runs, num_columns)``, from 0 to 2**55.
+        """
+        self.counts += len(values_ns)
+        self.calls += len(values_ns)
+        self.totals_ns += values_ns.sum(axis=0)
+        np.minimum(self.mins_ns, values_ns.min(axis=0), out=self.mins_ns)
+        np.maximum(self.maxs_ns, values_ns.max(axis=0), out=self.maxs_ns)
+        bins = _bins_of(values_ns) + _NUM_BINS * np.arange(self.num_columns)
+        np.add.at(self._histograms.reshape(-1), bins.reshape(-1), 1)
+        for part, products in zip(self._squares, _parts_of_squares(values_ns), strict=True):
+            part += products.sum(axis=0)
+        self._carry()
+
+    def add_zeros(self, columns: npt.NDArray[np.intp], num_values: int) -> None:
+        """Add ``num_values`` zeros to each of ``columns``, which are all different."""
+        if num_values:
+            self.counts[columns] += num_values
+            self.calls[columns] += num_values
+            self.mins_ns[columns] = np.minimum(self.mins_ns[columns], 0)
+            self.maxs_ns[columns] = np.maximum(self.maxs_ns[columns], 0)
+            self._histograms[columns, 0] += num_values
+
+    def _carry(self) -> None:
+        """Carry what is too much for one part of the sum of squares to the next."""
+        highs, middles, lows = self._squares
+        middles += lows >> (_HALF + 1)
+        lows &= 2 ** (_HALF + 1) - 1
+        highs += middles >> (_HALF - 1)
+        middles &= 2 ** (_HALF - 1) - 1
+
+    def merge(self, other: Sketch, columns: npt.NDArray[np.intp]) -> None:
+        """Add all of ``other``, whose columns are ``columns`` here; each at most once."""
+        for name in ("counts", "calls", "totals_ns"):
+            getattr(self, name)[columns] += getattr(other, name)
+        self.mins_ns[columns] = np.minimum(self.mins_ns[columns], other.mins_ns)
+        self.maxs_ns[columns] = np.maximum(self.maxs_ns[columns], other.maxs_ns)
+        self._squares[:, columns] += other._squares
+        self._histograms[columns] += other._histograms
+        self._carry()
+
+    def squares(self) -> list[int]:
+        """Return the sum of the squares of each column's values, in ns**2, exact."""
+        return [
+            (high << 2 * _HALF) + (middle << (_HALF + 1)) + low
+            for high, middle, low in self._squares.T.tolist()
+        ]
+
+    def stds_ns(self) -> Floats:
+        """Return the sample standard deviation of each column; nan where there are no two."""
+        stds = [
+            math.sqrt((count * square - total * total) / (count * (count - 1)))
+            if count > 1
+            else math.nan
+            for count, total, square in zip(
+                self.counts.tolist(), self.totals_ns.tolist(), self.squares(), strict=True
+            )
+        ]
+        return np.array(stds, np.float64)
+
+    def quantiles_ns(self, fractions: npt.ArrayLike) -> Floats:
+        """Return quantiles, right to 1 %: shape ``(num_fractions, num_columns)``.
+
+        As those of :func:`numpy.quantile`, they lie between the two nearest values.
+
+        Args:
+            fractions: shape ``(num_fractions,)``, from 0 to 1.
+        """
+        found = np.full((np.size(fractions), self.num_columns), np.nan)
+        for start in range(0, self.num_columns, _BLOCK):
+            block = slice(start, start + _BLOCK)
+            counts_up_to = self._histograms[block].cumsum(axis=1)
+            for row, fraction in zip(found, np.ravel(fractions), strict=True):
+                ranks = fraction * np.maximum(self.counts[block] - 1, 0)
+                lower, upper = np.floor(ranks), np.ceil(ranks)
+                below, above = (
+                    np.clip(
+                        _VALUES[
+                            (counts_up_to <= rank[:, None]).sum(axis=1).clip(max=_NUM_BINS - 1)
+                        ],
+                        self.mins_ns[block],
+                        self.maxs_ns[block],
+                    )
+                    for rank in (lower, upper)
+                )
+                row[block] = below + (above - below) * (ranks - lower)
+        found[:, self.counts == 0] = np.nan
+        return found
+
+    def copy(self) -> Sketch:
+        """Return a sketch like this one."""
+        copied = Sketch(self.num_columns)
+        copied.merge(self, np.arange(self.num_columns))
+        return copied
+
+    @property
+    def num_bytes(self) -> int:
+        """The memory that it takes."""
+        arrays = (self.counts, self.calls, self.totals_ns, self.mins_ns, self.maxs_ns)
+        return sum(a.nbytes for a in (*arrays, self._squares, self._histograms))
+
+
+def _parts_of_squares(values_ns: Ints) -> tuple[Ints, Ints, Ints]:
+    high, low = values_ns >> _HALF, values_ns & (2**_HALF - 1)
+    return high * high, high * low, low * low
+
+
+def _bins_of(values_ns: Ints) -> npt.NDArray[np.intp]:
+    logs = np.log(np.maximum(values_ns, _JUST_BELOW_ONE))
+    logs *= 1 / _LOG_OF_BASE
+    # Zeros come out just below -1, and what is cut off is below 1.
+    bins = (logs + 1).astype(np.intp)
+    return np.minimum(bins, _NUM_BINS - 1, out=bins)
+
+
+# Its bin is the one before that of 1.
+_JUST_BELOW_ONE = 1 / 1.03
+
+
+# For each bin the value that is nearest to all in it, as a share of them.
+_VALUES: Floats = np.concatenate(
+    [[0.0], np.exp(_LOG_OF_BASE * np.arange(_NUM_BINS - 1)) * (2 * 1.02 / 2.02)]
+)
