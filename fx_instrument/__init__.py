@@ -14,6 +14,7 @@ from .module import instrument, pause, paused, report, reset, resume, summary
 from .profiling import profile
 from .recording import ClosedFrame, InnerRow, NodeRow, Recording, VariantInfo
 from .report import Report, Row
+from .slowdown import Slowdown, slowdown
 from .table import Table
 from .version import __version__
 
@@ -31,6 +32,7 @@ __all__ = [
     "Report",
     "Row",
     "RunsNotKeptError",
+    "Slowdown",
     "Table",
     "TimestampPass",
     "VariantInfo",
@@ -42,5 +44,6 @@ __all__ = [
     "report",
     "reset",
     "resume",
+    "slowdown",
     "summary",
 ]

@@ -83,6 +83,7 @@ __all__ = [
     "reset",
     "resume",
     "summary",
+    "timed_and_eager",
 ]
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -753,8 +754,8 @@ def instrument(
     It offers these attributes, wherever the model has none of that name: ``graph_module`` (the
     timed :class:`torch.fx.GraphModule`), ``graph``, ``code``, ``report()``, ``summary()``,
     ``total_runtime_sec``, ``runtimes_sec``, ``reset()``, ``pause()``, ``resume()`` and
-    ``paused()``. The functions :func:`report`, :func:`summary`, :func:`reset`, :func:`pause`, :func:`resume` and
-    :func:`paused` do the same for any model.
+    ``paused()``. The functions :func:`report`, :func:`summary`, :func:`reset`, :func:`pause`,
+    :func:`resume` and :func:`paused` do the same for any model.
 
     A graph is captured at the first call of its kind, by symbolic tracing or, where tracing would
     lose something, by recording the call as it runs; and anew at the first call for which no graph
@@ -807,6 +808,16 @@ def instrument(
     if args or kwargs:
         state.capture_for(module, args, kwargs)
     return cast(ModuleT, module)
+
+
+def timed_and_eager(model: nn.Module) -> tuple[nn.Module, nn.Module]:
+    """Return a drop-in of its own for ``model``, with the same options if it is one, and the model
+    itself that is not timed.
+    """
+    if not isinstance(model, Instrumented):
+        return _wrap(model, Options()), model
+    state = _state_of(model)
+    return _wrap(state.model, state.options), state.model
 
 
 def _check_instrumented(model: nn.Module, options: Options) -> None:

@@ -62,6 +62,7 @@ LAYERS = (
     "aborting",
     "module",
     "profiling",
+    "slowdown",
     "__init__",
     "cli",
     "__main__",
