@@ -32,7 +32,7 @@ import torch
 from tabulate import tabulate_formats
 from torch import nn
 
-from . import FxInstrumentError, Report, instrument, report, reset
+from . import FxInstrumentError, Report, Slowdown, instrument, report, reset, slowdown
 from .version import __version__
 
 __all__ = ["main"]
@@ -171,10 +171,15 @@ def run(args: argparse.Namespace) -> None:
         subject = load_own(args) if is_own(args.model) else load_torchvision(args)
         specs = args.inputs or subject.default_inputs
         tensors = [spec.make() for spec in specs]
-        measured = measure(
-            subject, tensors, train=args.train, num_warmup=args.warmup, num_runs=args.runs
+        measured, ratio = measure(
+            subject,
+            tensors,
+            train=args.train,
+            num_warmup=args.warmup,
+            num_runs=args.runs,
+            has_slowdown=args.slowdown,
         )
-        title = headline(subject.title, specs, measured, train=args.train)
+        title = headline(subject.title, specs, measured, ratio, train=args.train)
     table = measured.summary(should_sort=args.sort, top=args.top, tablefmt=args.format)
     text = f"{title}\n\n{table}\n{closed_frames(measured)}"
     if args.output is None:
@@ -307,6 +312,13 @@ def make_parser() -> Parser:
         type=whole_number(0),
         default=3,
         help="runs before them that do not count (default: %(default)s)",
+    )
+    of_model.add_argument(
+        "--no-slowdown",
+        dest="slowdown",
+        action="store_false",
+        help="do not measure how much longer a run takes for being timed, which takes some more "
+        "runs, timed and not",
     )
     of_model.add_argument(
         "--threads",
@@ -532,9 +544,15 @@ def torchvision_inputs(module_name: str, name: str) -> Sequence[InputSpec]:
 
 
 def measure(
-    subject: Subject, inputs: Sequence[torch.Tensor], *, train: bool, num_warmup: int, num_runs: int
-) -> Report:
-    """Run the model and report the runs after the warm-up.
+    subject: Subject,
+    inputs: Sequence[torch.Tensor],
+    *,
+    train: bool,
+    num_warmup: int,
+    num_runs: int,
+    has_slowdown: bool,
+) -> tuple[Report, Slowdown | None]:
+    """Run the model, report the runs after the warm-up, and measure the slowdown if asked to.
 
     Raises:
         CommandError: the model cannot be instrumented, or its forward raised.
@@ -554,7 +572,7 @@ def measure(
                 reset(timed)
             timed(*inputs)
             progress.show(num_done + 1)
-    return report(timed)
+        return report(timed), slowdown(timed, *inputs) if has_slowdown else None
 
 
 def closed_frames(measured: Report) -> str:
@@ -568,11 +586,18 @@ def closed_frames(measured: Report) -> str:
     return "\n".join(["", "Not opened, so that their own Python is in no row:", *lines, ""])
 
 
-def headline(title: str, specs: Sequence[InputSpec], measured: Report, *, train: bool) -> str:
-    """Return the line above the table."""
+def headline(
+    title: str,
+    specs: Sequence[InputSpec],
+    measured: Report,
+    ratio: Slowdown | None,
+    *,
+    train: bool,
+) -> str:
+    """Return the lines above the table."""
     total_ns = measured.total_ns
     spread = time_text(total_ns.std(ddof=1)) if measured.num_runs > 1 else "unknown"
-    return ", ".join(
+    line = ", ".join(
         [
             title,
             "training mode" if train else "evaluation mode",
@@ -582,8 +607,10 @@ def headline(title: str, specs: Sequence[InputSpec], measured: Report, *, train:
             counted(measured.num_runs, "run"),
             f"mean total {time_text(total_ns.mean())}",
             f"standard deviation {spread}",
+            *([] if ratio is None else [f"slowdown by timing {ratio}"]),
         ]
     )
+    return f"{line}\n{measured.clock_in_words}"
 
 
 def time_text(time_ns: float) -> str:

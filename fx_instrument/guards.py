@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.nn.modules import module as torch_module
 
 from .freezing import SCALARS, Contents, Same, UnfreezableError, bases_of, freeze
 from .marks import SLOT, is_compiled
-from .snapshot import functions_of, kept_by
+from .snapshot import functions_of, is_users_class, kept_by
 
 __all__ = [
     "Facts",
@@ -326,6 +327,14 @@ class Facts:
     def _add_forward(self, cls: type) -> None:
         forward = self._constant(forward_of(cls))
         self._require(f"{self._constant(cls)}.forward is {forward}")
+        for base in cls.__mro__[: cls.__mro__.index(nn.Module)]:
+            # That of a base class is what super() gives.
+            if isinstance(vars(base).get("forward"), types.FunctionType):
+                self._add_entry(base, "forward")
+        if cls.__module__.startswith("torch.nn.") and isinstance(forward_of(cls), _METHODS):
+            for name in forward_of(cls).__code__.co_names:
+                if callable(vars(functional).get(name)):
+                    self.add_attribute_of(functional, name)
 
     def add_attribute(self, path: str, name: str, value: Any) -> None:
         """Attribute ``name`` of the module at ``path`` was read."""
@@ -394,22 +403,56 @@ class Facts:
             ):
                 continue
             self._seen[key] = None
+            for base in cls.__mro__:
+                if base is owner or base is object:
+                    break
+                # What is defined there later comes first.
+                self._require(f"{name!r} not in vars({self._constant(base)})")
             value = vars(owner)[name]
             if isinstance(value, _METHODS):
-                known = self._constant(value)
-                self._require(f"vars({self._constant(owner)}).get({name!r}) is {known}")
+                self._add_entry(owner, name)
+            elif is_users_class(type(value)) and hasattr(type(value), "__get__"):
+                self._doubt(f"it reads {name!r}, which a descriptor computes")
             elif not isinstance(value, (nn.Module, torch.Tensor)):
                 self._add_value(f"{self._constant(cls)}.{name}", getattr(cls, name))
 
+    def _add_entry(self, cls: type, name: str) -> None:
+        """The method ``name`` that ``cls`` itself defines may be called."""
+        key = ("entry", cls, name)
+        if key in self._seen:
+            return
+        self._seen[key] = None
+        value = vars(cls)[name]
+        self._require(f"vars({self._constant(cls)}).get({name!r}) is {self._constant(value)}")
+        for function in functions_of(value):
+            if function.__defaults__ is not None:
+                defaults = self._constant(function.__defaults__)
+                self._require(f"{self._constant(function)}.__defaults__ is {defaults}")
+
     def add_method(self, cls: type, code: types.CodeType) -> None:
         """``code`` ran as the method of an object of ``cls``, or of ``cls`` itself."""
-        names = [
-            name
+        owners = [
+            (base, name)
             for base in cls.__mro__
             for name, value in vars(base).items()
             if any(function.__code__ is code for function in functions_of(value))
         ]
-        self.add_class_attributes(cls, names)
+        self.add_class_attributes(cls, [name for _, name in owners])
+        for base, name in owners:
+            # It may have been reached by super().
+            self._add_entry(base, name)
+
+    def add_method_at(self, path: str, name: str) -> None:
+        """``name`` was read of the module at ``path``, and is a method of its class."""
+        self._require(f"{name!r} not in {self._module(path)}.__dict__", once=True)
+
+    def add_builtins(self, namespace: dict[str, Any], names: tuple[str, ...]) -> None:
+        """The ``names`` that are read as globals are no globals of ``namespace``, but builtins."""
+        builtins = frozenset(names) - namespace.keys()
+        if builtins and ("builtins", id(namespace), builtins) not in self._seen:
+            self._seen["builtins", id(namespace), builtins] = None
+            names_in = self._constant(builtins)
+            self._require(f"{self._constant(namespace)}.keys().isdisjoint({names_in})")
 
     def add_function(self, function: types.FunctionType) -> None:
         """``function`` may be called, and reads what it keeps from call to call."""

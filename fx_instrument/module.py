@@ -706,6 +706,10 @@ def _timed_method(
 ) -> Callable[..., Any]:
     @functools.wraps(function)
     def method(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        current = getattr(state.model.__class__, name, None)
+        if current is not function:  # It was replaced on the class.
+            current = inspect.getattr_static(state.model.__class__, name)
+            return current.__get__(self, type(self))(*args, **kwargs)
         if (
             CURRENT.frame is not None
             or torch.compiler.is_compiling()

@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -127,6 +128,7 @@ class ModelReads:
             if self._watcher.may_read_attributes(tensor):
                 self._facts.add_attributes_of_tensor(path, tensor)
         self._facts.add_sharing(self._model, self._listed)
+        self._watcher.note_helpers()
         for path, module in self._called.items():
             if path.rpartition(".")[0] not in self._opened_paths:
                 self._facts.add_type(path, module)
@@ -266,6 +268,8 @@ class ModelReads:
         if not is_own and (
             callable(value) or inspect.getattr_static(type(module), name, None) is not value
         ):
+            if path is not None and isinstance(value, types.MethodType | types.FunctionType):
+                self._facts.add_method_at(path, name)
             return
         if draws_from_numpy(value):
             self._refuse(f"it draws random numbers from numpy, by {name!r}")

@@ -438,7 +438,7 @@ class Report:
                 std_ns = figures_of_sketch(recording.sketch)["std"][len(recording.rows)]
                 times.append(f"standard deviation {time_text(std_ns)}")
             lines.append(", ".join(times))
-        lines.append(self._clock_in_words())
+        lines.append(self.clock_in_words)
         threads = self._threads_in_words()
         if threads:
             lines.append(threads)
@@ -455,7 +455,9 @@ class Report:
             words.append(f"{recording.num_lost} lost for want of memory")
         return ", ".join(words)
 
-    def _clock_in_words(self) -> str:
+    @property
+    def clock_in_words(self) -> str:
+        """Which clock was read, what a reading costs, its resolution, and what share that is."""
         recording = self.recording
         words = [
             f"clock {recording.environment.get('clock', 'unknown')}",

@@ -21,7 +21,7 @@ __all__ = ["Slowdown", "slowdown"]
 
 _BLOCK_S = 0.005
 _ENOUGH_S = 2.0
-_MIN_PAIRS = 8
+_MIN_PAIRS = 6
 _MAX_PAIRS = 100
 
 
@@ -49,7 +49,7 @@ class Slowdown(NamedTuple):
 def slowdown(model: nn.Module, *args: Any, **kwargs: Any) -> Slowdown:
     """Measure what timing ``model`` adds to the time of a call.
 
-    Blocks of eager and of timed runs take turns for about 2 s, at least 8 pairs of them, each as
+    Blocks of eager and of timed runs take turns for about 2 s, at least 6 pairs of them, each as
     long as 5 ms or one run. The ratio is the median over the pairs, and the interval is that of a
     median; see :func:`fx_instrument.figures.figures_of_runs`.
 

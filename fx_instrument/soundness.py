@@ -32,6 +32,7 @@ __all__ = [
     "draws_from_numpy",
     "file_of",
     "file_of_module",
+    "globals_read",
     "imported_names",
     "is_harmless",
     "is_harmless_stdlib",
@@ -385,6 +386,17 @@ def names_read(code: types.CodeType) -> tuple[str, ...]:
     if not asks_by_name(code):
         return code.co_names
     return (*code.co_names, *(value for value in code.co_consts if isinstance(value, str)))
+
+
+@functools.lru_cache(maxsize=4096)
+def globals_read(code: types.CodeType) -> tuple[str, ...]:
+    """Return the names of the globals and builtins that ``code`` may read."""
+    names = (
+        instruction.argval
+        for instruction in dis.get_instructions(code)
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    )
+    return tuple(dict.fromkeys(names))
 
 
 @functools.lru_cache(maxsize=4096)

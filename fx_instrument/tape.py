@@ -790,6 +790,9 @@ class Tape:
         for path in self._reads.read_tensors:
             if self._inputs and self._watcher.compares(path.rpartition(".")[2]):
                 raise UnknownValueError(f"it asks by `is` for {path!r}, which it may be given")
+        for place, tensor in self._inputs:
+            if self._snapshot.has_tensor(tensor) or id(tensor) in self._reads.tensors:
+                raise UnknownValueError(f"{place!r} is a tensor that it holds as well")
 
     def _outlives(self, value: Any) -> bool:
         is_argument = any(value is container for container, _ in self._containers)

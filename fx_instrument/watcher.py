@@ -37,6 +37,7 @@ from .soundness import (
     asks_for_settings,
     draws_from_numpy,
     file_of,
+    globals_read,
     imported_names,
     is_harmless,
     is_harmless_stdlib,
@@ -356,9 +357,17 @@ class CallWatcher:
                     for function in functions_of(value):
                         self.note_function(path, function)
 
+    def note_helpers(self) -> None:
+        """Methods of the objects that were read may be called, by any code that has run."""
+        for cls in self._noted_classes:
+            if not issubclass(cls, nn.Module):
+                for code in self.users_code():
+                    self._facts.add_class_attributes(cls, names_read(code))
+
     def _note_globals(self, code: types.CodeType, namespace: dict[str, Any]) -> None:
         """Note the globals that ``code`` names, and what it may read of them."""
-        for name in code.co_names:
+        self._facts.add_builtins(namespace, globals_read(code))
+        for name in globals_read(code):
             if name not in namespace or is_trace_wrapper(namespace[name]):
                 continue
             value = namespace[name]
@@ -369,6 +378,8 @@ class CallWatcher:
             else:
                 self._note_value("", name, value)
                 self._facts.add_global(namespace, name)
+                if is_users_class(type(value)):
+                    self._note_python_class(code, type(value))
         for name, attribute in asked_of_globals(code):
             value = namespace.get(name)
             if is_users_class(value) or is_users_module(value):
