@@ -5,7 +5,6 @@ Facts are kept by the path from the root module, so that they can be asked of a 
 
 from __future__ import annotations
 
-import functools
 import operator
 import reprlib
 import types
@@ -36,7 +35,6 @@ __all__ = [
 _SCALARS_AND_NUMBERS = (bool, int, float, complex, str, bytes, type(None), torch.dtype)
 # Special names of a class that are no attributes of its objects.
 _OF_EVERY_CLASS = frozenset({"__class__", "__dict__", "__doc__", "__module__", "__weakref__"})
-_METHODS = (types.FunctionType, classmethod, staticmethod, property, functools.partialmethod)
 
 
 def describe(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -331,8 +329,9 @@ class Facts:
             # That of a base class is what super() gives.
             if isinstance(vars(base).get("forward"), types.FunctionType):
                 self._add_entry(base, "forward")
-        if cls.__module__.startswith("torch.nn.") and isinstance(forward_of(cls), _METHODS):
-            for name in forward_of(cls).__code__.co_names:
+        code = getattr(forward_of(cls), "__code__", None)
+        if code is not None and cls.__module__.startswith("torch.nn."):
+            for name in code.co_names:
                 if callable(vars(functional).get(name)):
                     self.add_attribute_of(functional, name)
 
@@ -409,10 +408,11 @@ class Facts:
                 # What is defined there later comes first.
                 self._require(f"{name!r} not in vars({self._constant(base)})")
             value = vars(owner)[name]
-            if isinstance(value, _METHODS):
-                self._add_entry(owner, name)
-            elif is_users_class(type(value)) and hasattr(type(value), "__get__"):
+            is_descriptor = hasattr(type(value), "__get__")
+            if is_descriptor and is_users_class(type(value)):
                 self._doubt(f"it reads {name!r}, which a descriptor computes")
+            elif is_descriptor:
+                self._add_entry(owner, name)
             elif not isinstance(value, (nn.Module, torch.Tensor)):
                 self._add_value(f"{self._constant(cls)}.{name}", getattr(cls, name))
 
@@ -448,7 +448,7 @@ class Facts:
 
     def add_builtins(self, namespace: dict[str, Any], names: tuple[str, ...]) -> None:
         """The ``names`` that are read as globals are no globals of ``namespace``, but builtins."""
-        builtins = frozenset(names) - namespace.keys()
+        builtins = frozenset(name for name in names if name not in namespace)
         if builtins and ("builtins", id(namespace), builtins) not in self._seen:
             self._seen["builtins", id(namespace), builtins] = None
             names_in = self._constant(builtins)

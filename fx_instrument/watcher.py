@@ -318,6 +318,8 @@ class CallWatcher:
             if is_users_class(cls):
                 self._facts.add_method(cls, code)
                 self._note_python_class(code, cls)
+            elif isinstance(owner, nn.Module):
+                self._facts.add_method(cls, code)
         for name in code.co_freevars:
             self._keep_closure(frame, path, name)
         self._note_globals(code, frame.f_globals)
