@@ -146,10 +146,11 @@ def num_warmup_runs(total_ns: Ints) -> int:
 
     The rule is MSER: drop the runs without which the standard error of the mean of the rest is
     smallest, at most half of them (K. P. White, "An Effective Truncation Heuristic for Bias
-    Reduction in Simulation Output", Simulation 69(6), 1997). Before that, times above the middle
-    of the second half by more than 5 robust standard deviations are set to that bound, so that a
-    single slow run late in the first half does not count as the end of a warm-up. Runs stay that
-    are not slower than the rest, and all do where no steady state is in sight before the half.
+    Reduction in Simulation Output", Simulation 69(6), 1997). It is held to warm-ups: of the runs
+    that are dropped, most must be slower than the middle of the second half by more than 2 robust
+    standard deviations. So that single slow runs do not count for more than a warm-up, times more
+    than 5 of these above that middle are set to this bound. Where no steady state is in sight
+    before the half, no run is dropped.
 
     Args:
         total_ns: shape ``(num_runs,)``, in the order of the runs.
@@ -157,16 +158,16 @@ def num_warmup_runs(total_ns: Ints) -> int:
     num_runs = len(total_ns)
     if num_runs < 4:
         return 0
-    steady = np.median(total_ns[num_runs // 2 :])
+    half = num_runs // 2
+    steady = np.median(total_ns[half:])
     # 1.4826 makes the median of the absolute deviations that of a normal distribution.
-    scale = 1.4826 * np.median(np.abs(total_ns[num_runs // 2 :] - steady))
-    bound = steady + 5 * max(scale, 0.01 * steady)
-    times = np.minimum(total_ns, bound)[::-1] - steady
+    scale = max(1.4826 * np.median(np.abs(total_ns[half:] - steady)), 0.01 * steady)
+    times = np.minimum(total_ns, steady + 5 * scale)[::-1] - steady
     counts = np.arange(1, num_runs + 1)
     # From the back: the sums over the last 1, 2, ... runs.
     squares = np.cumsum(times**2) - np.cumsum(times) ** 2 / counts
-    errors = (squares / counts**2)[::-1]
-    half = num_runs // 2
-    dropped = int(np.argmin(errors[: half + 1]))
-    is_slower = dropped > 0 and np.median(total_ns[:dropped]) > steady
-    return dropped if is_slower and dropped < half else 0
+    errors = (squares / counts**2)[::-1][: half + 1]
+    num_slow = np.cumsum(total_ns[:half] > steady + 2 * scale)
+    errors[1:][2 * num_slow <= counts[:half]] = np.inf
+    dropped = int(np.argmin(errors))
+    return dropped if dropped < half else 0
