@@ -32,7 +32,7 @@ from .insertion import (
     strip_timestamps,
     untimed_copy,
 )
-from .keeping import MemoryGuard
+from .keeping import Keep, MemoryGuard
 from .locks import new_lock
 from .options import Options
 from .recorder import PassingRecorder, Recorder
@@ -482,7 +482,9 @@ class Graphs:
             name = f"_fx_instrument_recorder{len(self.variants)}"
             num_readings = insert_timestamps(graph, name, self._clock)
             is_plain = not found.closed and not self.path
-            recorder = self._new_recorder(num_readings) if is_plain else None
+            has_pilot = self._options.budget is not None
+            keep: Keep = "all" if has_pilot else self._options.keep
+            recorder = self._new_recorder(num_readings, keep) if is_plain else None
             if type(graph._codegen) is TimedCodeGen and has_registered_targets(graph, self.model):
                 graph.set_codegen(TimedCodeGen(has_short_lookups=True))
             extra = {name: recorder or PassingRecorder(), **constants}
@@ -500,8 +502,7 @@ class Graphs:
                 found.closed,
                 {**_in_words(binding), **found.facts},
             )
-            if recorder is not None and self._options.budget is not None:
-                recorder.set_keep("all")
+            if recorder is not None and has_pilot:
                 recorder.max_pending = _NUM_PILOT_RUNS
                 recorder.on_pack = functools.partial(self._after_pilot, variant)
             self.variants.append(variant)
@@ -510,8 +511,8 @@ class Graphs:
             self._by_binding.setdefault(_key(binding), []).append(variant)
             return variant
 
-    def _new_recorder(self, num_readings: int) -> Recorder:
-        return Recorder(num_readings, self._clock, self._options.keep, self._guard)
+    def _new_recorder(self, num_readings: int, keep: Keep) -> Recorder:
+        return Recorder(num_readings, self._clock, keep, self._guard)
 
     def _after_pilot(self, variant: Variant) -> None:
         """Merge cheap neighbours, if the readings of ``variant`` cost more than they may."""
@@ -547,7 +548,7 @@ class Graphs:
         unread = {node for nodes in merged.values() for node in nodes[:-1]}
         name = f"{recorder_name(variant.graph_module.graph)}_merged"
         num_readings = insert_timestamps(graph, name, self._clock, unread)
-        recorder = self._new_recorder(num_readings)
+        recorder = self._new_recorder(num_readings, self._options.keep)
         self._on_holder[name] = recorder
         self.set_holder(self.holder)
         graph_module = _view(variant.graph_module, graph, {name: recorder})

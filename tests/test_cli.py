@@ -149,11 +149,13 @@ def test_resnet18_by_name_prints_the_headline_and_the_longest_rows_first() -> No
     done = command("resnet18", "--input", "1,3,32,32", "--runs", "3", "--threads", "1")
     assert done.returncode == 0
     assert done.stderr == ""
-    headline, blank, headings = done.stdout.splitlines()[:3]
+    headline, clock, blank, headings = done.stdout.splitlines()[:4]
+    assert clock.startswith("clock wall, ")
     assert blank == ""
     assert re.fullmatch(
         rf"resnet18, evaluation mode, input 1x3x32x32, torch {re.escape(torch.__version__)}, "
-        r"1 thread, 3 runs, mean total [\d.]+ (ms|us), standard deviation [\d.]+ (ms|us)",
+        r"1 thread, 3 runs, mean total [\d.]+ (ms|us), standard deviation [\d.]+ (ms|us), "
+        r"slowdown by timing [\d.]+ \[[\d.]+, [\d.]+\]",
         headline,
     )
     assert tuple(re.split(r"\s{2,}", headings.strip())) == COLUMNS
@@ -219,7 +221,21 @@ def test_kwargs_build_the_model(workplace: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_inputs_of_several_dtypes(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["net.py:Embed", "--input", "2,5:int64", "--input", "2,5:bool", "--runs", "1"]) == 0
+    assert (
+        main(
+            [
+                "net.py:Embed",
+                "--input",
+                "2,5:int64",
+                "--input",
+                "2,5:bool",
+                "--runs",
+                "1",
+                "--no-slowdown",
+            ]
+        )
+        == 0
+    )
     headline = capsys.readouterr().out.splitlines()[0]
     assert ", input 2x5 int64 and 2x5 bool, " in headline
     assert headline.endswith(", standard deviation unknown")
