@@ -6,13 +6,14 @@ import array
 import collections
 import enum
 import functools
+import gc
 import io
 import itertools
 import logging
 import operator
 import types
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from .snapshot import contents_of_cell, is_users_class, is_users_module, items_o
 
 __all__ = [
     "SCALARS",
+    "ClassEntries",
     "Contents",
     "Same",
     "UnfreezableError",
@@ -160,7 +162,12 @@ class Contents:
     def __init__(self) -> None:
         # By id; each is kept, so that its id stays its own.
         self._seen: dict[int, Any] = {}
-        self._dicts: list[tuple[Any, tuple[Any, ...], tuple[Any, ...]]] = []
+        self._dicts: list[dict[Any, Any]] = []
+        self._sizes: list[int] = []
+        self._keys: list[Any] = []
+        self._values: list[Any] = []
+        self._namespaces: list[tuple[Any, tuple[Any, ...], tuple[Any, ...]]] = []
+        self._classes = _ClassVersions()
         self._others: list[tuple[Any, tuple[Any, ...]]] = []
         self._cells: list[types.CellType] = []
         self._cell_contents: list[Any] = []
@@ -170,7 +177,8 @@ class Contents:
     def parts(self) -> list[Any]:
         """Return the lists and dicts that grow."""
         return [
-            self._seen, self._dicts, self._others, self._cells, self._cell_contents,
+            self._seen, self._dicts, self._sizes, self._keys, self._values, self._namespaces,
+            *self._classes.parts(), self._others, self._cells, self._cell_contents,
             self._functions, self._defaults,
         ]  # fmt: skip
 
@@ -235,28 +243,33 @@ class Contents:
         for cls in classes:
             if id(cls) not in self._seen:
                 self._seen[id(cls)] = cls
-                self._add_dict(vars(cls))
+                namespace = vars(cls)
+                self._namespaces.append((namespace, tuple(namespace), tuple(namespace.values())))
+                self._classes.add(cls)
 
     def _add_dict(self, held: Any) -> None:
         if id(held) not in self._seen:
             self._seen[id(held)] = held
-            self._dicts.append((held, tuple(held), tuple(held.values())))
+            self._dicts.append(held)
+            self._sizes.append(len(held))
+            self._keys += held
+            self._values += held.values()
 
     def are_unchanged(self) -> bool:
         """Whether each container still holds the very objects that it held."""
         same = operator.is_
-        for held, keys, values in self._dicts:
-            if (
-                len(held) != len(keys)
-                or not all(map(same, held, keys))
-                or not all(map(same, held.values(), values))
-            ):
-                return False
+        if (
+            [*map(len, self._dicts)] != self._sizes
+            or not all(map(same, _flat(self._dicts), self._keys))
+            or not all(map(same, _flat(map(_get_values, self._dicts)), self._values))
+            or not self._are_classes_unchanged()
+        ):
+            return False
         for container, items in self._others:
             now = _items_of(container)
             if len(now) != len(items) or not all(map(same, now, items)):
                 return False
-        defaults = itertools.chain.from_iterable(map(_get_defaults, self._functions))
+        defaults = _flat(map(_get_defaults, self._functions))
         if not all(map(same, defaults, self._defaults)):
             return False
         try:
@@ -264,7 +277,92 @@ class Contents:
         except ValueError:  # One has become empty.
             return False
 
+    def _are_classes_unchanged(self) -> bool:
+        return self._classes.are_unchanged(lambda: all(map(_holds_same, self._namespaces)))
 
+
+class _ClassVersions:
+    """Some classes, and how often their attributes had been changed when they were looked at."""
+
+    def __init__(self) -> None:
+        self._dicts: list[dict[str, Any]] = []
+        self._versions: list[int] = []
+
+    def parts(self) -> list[Any]:
+        """Return the lists that grow."""
+        return [self._dicts, self._versions]
+
+    def add(self, cls: type) -> None:
+        if _dict_version is not None:
+            # What stands behind the proxy.
+            (held,) = (d for d in gc.get_referents(vars(cls)) if type(d) is dict)
+            self._dicts.append(held)
+            self._versions.append(_dict_version(held))
+
+    def are_unchanged(self, look: Callable[[], bool]) -> bool:
+        """Whether the attributes are as they were: if any were set, ``look`` tells."""
+        if _dict_version is None:
+            return look()
+        versions = [*map(_dict_version, self._dicts)]
+        if versions == self._versions:
+            return True
+        if not look():
+            return False
+        # What was set is set back, or is none of those that matter.
+        self._versions[:] = versions
+        return True
+
+
+class ClassEntries:
+    """What some classes define themselves under some names, or that they do not."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[Any, str, Any]] = []
+        self._known: dict[type, None] = {}
+        self._classes = _ClassVersions()
+
+    def parts(self) -> list[Any]:
+        """Return the lists and dicts that grow."""
+        return [self._entries, self._known, *self._classes.parts()]
+
+    def add(self, cls: type, name: str) -> None:
+        """Add what ``cls`` defines under ``name`` now."""
+        if cls not in self._known:
+            self._known[cls] = None
+            self._classes.add(cls)
+        namespace = vars(cls)
+        self._entries.append((namespace, name, namespace.get(name, _ABSENT)))
+
+    def are_unchanged(self) -> bool:
+        """Whether all of them define the same."""
+        return self._classes.are_unchanged(
+            lambda: all(
+                namespace.get(name, _ABSENT) is value for namespace, name, value in self._entries
+            )
+        )
+
+
+_ABSENT = object()
+
+
+def _holds_same(known: tuple[Any, tuple[Any, ...], tuple[Any, ...]]) -> bool:
+    """Whether a dict holds those very keys and values, in that order."""
+    held, keys, values = known
+    return (
+        len(held) == len(keys)
+        and all(map(operator.is_, held, keys))
+        and all(map(operator.is_, held.values(), values))
+    )
+
+
+# Tells how often a dict was changed, at 70 ns. Not to be asked of the dict of an object, of which
+# it misses changes from Python 3.13 on.
+_dict_version: Callable[[dict[str, Any]], int] | None = getattr(
+    torch._C._dynamo.guards, "dict_version", None
+)
+
+_flat = itertools.chain.from_iterable
+_get_values = operator.methodcaller("values")
 _get_contents = operator.attrgetter("cell_contents")
 _get_defaults = operator.attrgetter("__defaults__", "__kwdefaults__")
 

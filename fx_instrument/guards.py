@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.modules import module as torch_module
 
-from .freezing import SCALARS, Contents, Same, UnfreezableError, bases_of, freeze
+from .freezing import SCALARS, ClassEntries, Contents, Same, UnfreezableError, bases_of, freeze
 from .marks import SLOT, is_compiled
 from .snapshot import functions_of, is_users_class, kept_by
 
@@ -251,6 +251,7 @@ class Facts:
         self._doubt = doubt
         self._lines: list[str] = []
         self._contents = Contents()
+        self._classes = ClassEntries()
         self.in_words: dict[str, str] = {}
         self._namespace: dict[str, Any] = {
             "ambient_state": ambient_state,
@@ -262,6 +263,7 @@ class Facts:
             "has_global_hooks": has_global_hooks,
             "is_open": _is_open,
             "is_same": _holds_same,
+            "are_classes_unchanged": self._classes.are_unchanged,
             "are_unchanged": self._contents.are_unchanged,
             "member": _member,
             "sharing": sharing,
@@ -283,7 +285,7 @@ class Facts:
     def _all_parts(self) -> tuple[Any, ...]:
         return (
             self._lines, self._namespace, self._variables, self._seen, self.in_words,
-            self._tensors, *self._contents.parts(),
+            self._tensors, *self._contents.parts(), *self._classes.parts(),
         )  # fmt: skip
 
     def add_module(self, path: str, module: nn.Module) -> None:
@@ -406,7 +408,7 @@ class Facts:
                 if base is owner or base is object:
                     break
                 # What is defined there later comes first.
-                self._require(f"{name!r} not in vars({self._constant(base)})")
+                self._add_class_entry(base, name)
             value = vars(owner)[name]
             is_descriptor = hasattr(type(value), "__get__")
             if is_descriptor and is_users_class(type(value)):
@@ -422,12 +424,17 @@ class Facts:
         if key in self._seen:
             return
         self._seen[key] = None
-        value = vars(cls)[name]
-        self._require(f"vars({self._constant(cls)}).get({name!r}) is {self._constant(value)}")
-        for function in functions_of(value):
+        self._add_class_entry(cls, name)
+        for function in functions_of(vars(cls)[name]):
             if function.__defaults__ is not None:
                 defaults = self._constant(function.__defaults__)
                 self._require(f"{self._constant(function)}.__defaults__ is {defaults}")
+
+    def _add_class_entry(self, cls: type, name: str) -> None:
+        self._classes.add(cls, name)
+        if "classes" not in self._seen:
+            self._seen["classes"] = None
+            self._require("are_classes_unchanged()")
 
     def add_method(self, cls: type, code: types.CodeType) -> None:
         """``code`` ran as the method of an object of ``cls``, or of ``cls`` itself."""

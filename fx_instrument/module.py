@@ -24,6 +24,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 from torch import fx, nn
+from torch.fx.graph import PythonCode
 
 from .aborting import row_that_raised
 from .clock import (
@@ -630,6 +631,7 @@ def _timed_class(model: nn.Module, state: Instrumentation) -> type[nn.Module]:
         },
         "forward": _InstanceForward(forward) if is_hidden else forward,
         **_for_compiled(model, state),
+        **_for_graph_module(model, state),
         "_fx_instrument": state,
         "__class__": _ClassOfDropIn(),
         "__module__": model_class.__module__,
@@ -661,6 +663,20 @@ def _for_compiled(model: nn.Module, state: Instrumentation) -> dict[str, Callabl
     if is_compiled(model):
         return {"__call__": call}
     return {"compile": compile} if type(model).compile is nn.Module.compile else {}
+
+
+def _for_graph_module(model: nn.Module, state: Instrumentation) -> dict[str, Callable[..., Any]]:
+    """Return the method by which the graph of a model that is one is compiled anew.
+
+    That puts a forward on the class that it is asked of, which must be the model's own.
+    """
+    if not isinstance(model, fx.GraphModule):
+        return {}
+
+    def recompile(self: fx.GraphModule) -> PythonCode:
+        return cast(fx.GraphModule, state.model).recompile()
+
+    return {"recompile": recompile}
 
 
 def _shared_slots(model: nn.Module, state: Instrumentation) -> dict[str, property]:

@@ -10,6 +10,8 @@ import threading
 import pytest
 import torch
 from torch import fx, nn
+from torchvision.models import resnet18
+from torchvision.models.feature_extraction import create_feature_extractor
 
 import fx_instrument
 from fx_instrument import CaptureError, EmptyRecordingError, NotAModuleError, instrument
@@ -453,3 +455,31 @@ def test_torch_compile_and_export_see_the_model(model, x):
     assert torch.equal(compiled(x), model(x))
     with pytest.raises(EmptyRecordingError):
         fx_instrument.report(timed)
+
+
+def test_a_graph_module_that_is_compiled_anew_runs_its_new_graph() -> None:
+    model = fx.symbolic_trace(nn.Sequential(nn.ReLU()))
+    m = instrument(model)
+    x = torch.tensor([-1.0, 1.0])
+    m(x)
+    for node in m.graph.nodes:
+        if node.op == "output":
+            with m.graph.inserting_before(node):
+                node.args = (m.graph.call_function(torch.neg, (node.args[0],)),)
+    m.recompile()
+    assert m(x).tolist() == model(x).tolist() == [0, -1]
+    assert [row.name for row in fx_instrument.report(m).rows if row.num_runs == 1] == ["neg"]
+
+
+def test_a_feature_extractor_can_be_switched_between_its_modes() -> None:
+    model = create_feature_extractor(resnet18(num_classes=2), ["layer1", "layer2"])
+    m = instrument(model)
+    x = torch.randn(1, 3, 32, 32)
+    for is_training in (True, False, True):
+        m.train(is_training)
+        assert m(x).keys() == {"layer1", "layer2"}
+    with fx_instrument.profile(model) as p:
+        model.eval()
+        model(x)
+    assert p.report().num_runs == 1
+    assert model(x).keys() == {"layer1", "layer2"}
