@@ -41,6 +41,7 @@ __all__ = [
     "clock_cost_ns",
     "clock_named",
     "clock_resolution_ns",
+    "in_ns",
     "is_in_seconds",
     "name_of_clock",
     "wall_and_process",
@@ -158,24 +159,31 @@ class ReadingsOf:
             return [readings]
         return [[*map(float, readings)], [*map(_process_of, readings)]]
 
-    def runs_ns(
+    def pack(
         self, runs: Sequence[Sequence[float]], num_readings: int
-    ) -> list[npt.NDArray[np.int64]]:
-        """Return the readings of each clock: ``int64``, shape ``(num_runs, num_readings)``, ns."""
+    ) -> list[npt.NDArray[np.float64] | npt.NDArray[np.int64]]:
+        """Return the readings of each clock as they are: shape ``(num_runs, num_readings)``."""
         # Faster than an array of the floats: they need not be looked at twice.
         row = struct.Struct(f"{num_readings}{self.typecode}")
-        channels = zip(*map(self.channels, runs), strict=True)
-        arrays = []
-        for rows in channels:
-            packed = b"".join([row.pack(*readings) for readings in rows])
-            arrays.append(self.array_ns(packed).reshape(-1, num_readings))
-        return arrays
+        if self.num_clocks == 1:
+            packed = [b"".join([row.pack(*readings) for readings in runs])]
+        else:
+            channels = zip(*map(self.channels, runs), strict=True)
+            packed = [b"".join([row.pack(*readings) for readings in rows]) for rows in channels]
+        return [np.frombuffer(data, self.typecode).reshape(-1, num_readings) for data in packed]
 
     def array_ns(self, packed: Any) -> npt.NDArray[np.int64]:
         """Return what a buffer of ``typecode`` holds as a new ``int64`` array of nanoseconds."""
-        if self.typecode == "q":
-            return np.array(np.frombuffer(packed, np.int64))
-        return np.rint(np.frombuffer(packed, np.float64) * 1e9).astype(np.int64)
+        return in_ns(np.frombuffer(packed, self.typecode))
+
+
+def in_ns(
+    readings: npt.NDArray[np.float64] | npt.NDArray[np.int64],
+) -> npt.NDArray[np.int64]:
+    """Return readings, seconds if they are floats, as a new ``int64`` array of nanoseconds."""
+    if readings.dtype == np.int64:
+        return readings.astype(np.int64)
+    return np.rint(readings * 1e9).astype(np.int64)
 
 
 @functools.cache

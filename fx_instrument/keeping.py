@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from .clock import in_ns
 from .sketch import Sketch
 
 __all__ = ["Keep", "KeptRuns", "MemoryGuard", "SketchedRuns", "check_keep", "runs_store"]
@@ -91,19 +92,21 @@ class KeptRuns:
 
     def clear(self) -> None:
         """Forget all runs."""
-        self._chunks: list[Ints] = []
+        self._chunks: list[npt.NDArray[Any]] = []
         self._num_kept = 0
         self.num_seen = 0
 
-    def add(self, readings_ns: Ints) -> int:
-        """Keep runs, ``int64`` of shape ``(num_runs, num_readings)``; return how many bytes more.
+    def add(self, readings: npt.NDArray[Any]) -> int:
+        """Keep runs; return how many bytes more.
 
-        The array is kept, not copied.
+        Args:
+            readings: shape ``(num_runs, num_readings)``, seconds if they are floats, else
+                nanoseconds. It is kept, not copied.
         """
-        self._chunks.append(readings_ns)
-        self._num_kept += len(readings_ns)
-        self.num_seen += len(readings_ns)
-        num_bytes = readings_ns.nbytes
+        self._chunks.append(readings)
+        self._num_kept += len(readings)
+        self.num_seen += len(readings)
+        num_bytes = readings.nbytes
         while self.newest is not None and self._num_kept - len(self._chunks[0]) >= self.newest:
             oldest = self._chunks.pop(0)
             self._num_kept -= len(oldest)
@@ -125,7 +128,7 @@ class KeptRuns:
         stop = num_runs
         for chunk in reversed(self._chunks):
             start = max(stop - len(chunk), 0)
-            by_reading[:, start:stop] = chunk[len(chunk) - (stop - start) :].T
+            by_reading[:, start:stop] = in_ns(chunk[len(chunk) - (stop - start) :]).T
             stop = start
         return by_reading.T
 
@@ -150,8 +153,9 @@ class SketchedRuns:
         self.sketch = Sketch(self.num_readings)
         self.num_seen = 0
 
-    def add(self, readings_ns: Ints) -> int:
-        """Add runs, ``int64`` of shape ``(num_runs, num_readings)``; return 0."""
+    def add(self, readings: npt.NDArray[Any]) -> int:
+        """Add runs, as :meth:`KeptRuns.add` takes them; return 0."""
+        readings_ns = in_ns(readings)
         times_ns = np.empty_like(readings_ns)
         np.subtract(readings_ns[:, 1:], readings_ns[:, :-1], out=times_ns[:, :-1])
         np.subtract(readings_ns[:, -1], readings_ns[:, 0], out=times_ns[:, -1])

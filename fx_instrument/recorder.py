@@ -75,7 +75,7 @@ class Recorder(torch.nn.Module):
             if not rows:
                 return
             try:
-                arrays = self._reader.runs_ns(rows, self.num_readings)
+                arrays = self._reader.pack(rows, self.num_readings)
                 added = sum(s.add(a) for s, a in zip(self.stores, arrays, strict=True))
             except MemoryError:
                 # The model goes on: what is lost is told in the report.
@@ -99,7 +99,10 @@ class Recorder(torch.nn.Module):
     def _take_over(self, other: Recorder, keep: Keep, columns: Any) -> None:
         other.pack()
         with other._lock, self._lock:
-            arrays = [cast(KeptRuns, store).readings_ns()[:, columns] for store in other.stores]
+            arrays = [
+                np.ascontiguousarray(cast(KeptRuns, store).readings_ns()[:, columns])
+                for store in other.stores
+            ]
             for store in other.stores:
                 store.clear()
             if keep != self.keep:
