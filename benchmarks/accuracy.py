@@ -16,23 +16,23 @@ around it counts as error.
     ``torch.profiler`` knows operators, and a wait is none: a ``record_function`` range around each
     node stands for it, opened by compiled code. Its range also holds what it takes to open it.
 
-Nodes alone: each node of a torchvision model is called in a loop by itself, with the inputs that it
-gets in the model, and the median time taken. Against that stand the node's time in
-``report.figures`` and the times of the operators in its range, added up, in ``torch.profiler``.
-The latter runs the plain compiled graph with a range around each node; an operator belongs to the
-node in whose range its start and end lie, and operators that others call are not counted again.
-Nodes that run no operator (``getattr``, ``getitem`` of a tuple, a comparison of sizes) are left
-out, as ``torch.profiler`` has nothing on them; the table says how many.
+Nodes alone: each node of a torchvision model is called by itself, with the inputs that it gets in
+the model: once after other nodes ("first") and then again and again ("alone"), medians over the
+rounds. Against that stand the node's time in ``report.figures`` and the times of its operators in
+``torch.profiler``, added up. The latter runs the plain compiled graph with a range around each
+node; an operator belongs to the node in whose range its time lies, and operators that others call
+are not counted again. Nodes that run no operator (``getattr``, ``getitem`` of a tuple, a comparison
+of sizes) are left out, as ``torch.profiler`` has nothing on them; a line says how many.
 
-    Rank correlation  Spearman's, over the nodes, with the node alone, and between the two profilers.
-    Off by            the median over the nodes of \\|time / time alone - 1\\|.
-    Over alone        the median over the nodes of time / time alone.
+    Ranks      Spearman's rank correlation with the node by itself, over the nodes.
+    Off by     the median over the nodes of |time / time by itself - 1|.
+    Over it    the median over the nodes of time / time by itself.
 
-    A node alone is no truth: its inputs and weights are in the caches, its code is, and the branch
-    predictor has seen it all. A node in a model comes after others, and may rightly take longer.
-    Both ours and the node alone hold the Python call of the node and one clock reading; an
-    operator's time in ``torch.profiler`` holds neither, but does hold the recording of the operators
-    that it calls. Where a range's time would be used in its place, that adds some microseconds.
+    No node by itself is the truth. Again and again, its inputs, weights and code are in the caches
+    and the branch predictor has seen it all; in a model others run before it, and it may rightly
+    take longer. The first call is nearer to that, but its inputs have not just been written. Ours
+    and the node by itself hold the Python call of the node and one clock reading. The times of
+    operators hold neither, but do hold what it takes to record the operators that they call.
 
 Run to run: a model is profiled twice, by two drop-ins of their own, 100 runs each after 10 that do
 not count. "One after the other" is what a user does who profiles a model twice. "In turns" lets
@@ -80,11 +80,12 @@ from torch import fx, nn
 import fx_instrument
 from benchmarks.bounds import Bound, Figure
 from benchmarks.durations import (
+    AloneTimes,
     WaitLengths,
     Waits,
     node_calls,
     profiled,
-    time_alone_ns,
+    time_alone,
     with_ranges,
 )
 from benchmarks.harness import (
@@ -102,9 +103,7 @@ EAGER, AGAIN = "eager", "eager again (A/A)"
 AFTER, IN_TURNS = "one after the other", "in turns"
 
 BOUNDS = (
-    Bound(
-        "known_error", "|measured over true - 1| at the median, instrument(model)", at_most=0.01
-    ),
+    Bound("known_error", "|measured over true - 1| at the median, instrument(model)", at_most=0.01),
     Bound(
         "mean_overlap",
         "rows whose intervals of the mean overlap, profiled one after the other",
@@ -164,8 +163,9 @@ class Settings:
     warmup_ns: int
 
 
-DEFAULT = Settings(100, 40, 2, 5, 10, 100, 10_000_000, 200_000_000)
+DEFAULT = Settings(40, 40, 2, 5, 5, 100, 10_000_000, 200_000_000)
 QUICK = Settings(5, 20, 1, 3, 2, 20, 2_000_000, 50_000_000)
+QUICK_MODELS = ["resnet18"]
 
 NUM_WARMUP = 10
 
@@ -187,10 +187,10 @@ class KnownTimes:
         return self.measured_ns[way] / self.true_ns[way]
 
     def error(self, way: str) -> Figure:
-        """Return how far the median ratio is from 1."""
-        low, high = (getattr(estimate(self.ratios(way).ravel()), end) for end in ("low", "high"))
-        ends = abs(low - 1), abs(high - 1)
-        nearest = 0.0 if low <= 1 <= high else min(ends)
+        """Return how far the median ratio is from 1, known to the interval of runs' medians."""
+        by_run = estimate(np.median(self.ratios(way), axis=1))
+        ends = abs(by_run.low - 1), abs(by_run.high - 1)
+        nearest = 0.0 if by_run.low <= 1 <= by_run.high else min(ends)
         return Figure(abs(float(np.median(self.ratios(way))) - 1), nearest, max(ends))
 
     def row(self, way: str) -> tuple[str, ...]:
@@ -266,34 +266,34 @@ class NodesAlone:
         names: of the nodes that run operators.
         num_without: how many make a call that runs none.
         times_ns: by way, ``float64``, shape ``(num_nodes,)``.
-        alone_ns: of the same shape.
+        alone_ns: of the same shape, called again and again.
+        first_ns: of the same shape, called once after other nodes.
     """
 
     names: list[str]
     num_without: int
     times_ns: dict[str, np.ndarray]
     alone_ns: np.ndarray
+    first_ns: np.ndarray
 
     def rows(self, title: str) -> list[tuple[str, ...]]:
         """Return the rows of the table."""
         found = []
         for way, times_ns in self.times_ns.items():
-            ratios = times_ns / self.alone_ns
-            other = self.times_ns[way.replace(*_OTHER[way.split(",")[0]])]
-            found.append(
-                (
-                    title,
-                    way,
-                    f"{rank_correlation(times_ns, self.alone_ns):.3f}",
-                    f"{rank_correlation(times_ns, other):.3f}",
-                    f"{100 * np.median(np.abs(ratios - 1)):.1f} %",
-                    f"{np.median(ratios):.3f}",
-                )
-            )
+            cells = [title, way]
+            for truth_ns in (self.alone_ns, self.first_ns):
+                ratios = times_ns / truth_ns
+                cells.append(f"{rank_correlation(times_ns, truth_ns):.3f}")
+                cells.append(f"{100 * np.median(np.abs(ratios - 1)):.1f} %")
+                cells.append(f"{np.median(ratios):.3f}")
+            found.append(tuple(cells))
+            title = ""
         return found
 
-
-_OTHER = {OURS: (OURS, PROFILER), PROFILER: (PROFILER, OURS)}
+    def agreement(self, statistic: str) -> float:
+        """Return the rank correlation of the two profilers."""
+        ours, theirs = (self.times_ns[f"{way}, {statistic}"] for way in (OURS, PROFILER))
+        return rank_correlation(ours, theirs)
 
 
 def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
@@ -326,7 +326,7 @@ def time_nodes(name: str, settings: Settings) -> NodesAlone:
     fx_instrument.reset(ours)
     profiled(ranged, (x,), NUM_WARMUP)
     seen: dict[str, list[float]] = {node: [] for node in calls}
-    alone: dict[str, list[float]] = {node: [] for node in calls}
+    alone: dict[str, list[AloneTimes]] = {node: [] for node in calls}
 
     def run_ours() -> None:
         for _ in range(settings.num_runs):
@@ -339,7 +339,7 @@ def time_nodes(name: str, settings: Settings) -> NodesAlone:
 
     def run_alone() -> None:
         for node, call in calls.items():
-            alone[node].append(time_alone_ns(call, settings.num_repeats))
+            alone[node].append(time_alone(call, settings.num_repeats))
 
     ways = {OURS: run_ours, PROFILER: run_profiler, "alone": run_alone}
     for way in _in_random_order(ways, settings.num_rounds):
@@ -360,7 +360,8 @@ def time_nodes(name: str, settings: Settings) -> NodesAlone:
             f"{OURS}, median": figures["median"],
             f"{PROFILER}, median": np.median(operators_ns, axis=1),
         },
-        np.array([np.median(alone[node]) for node in names]),
+        np.array([np.median([times.repeated_ns for times in alone[node]]) for node in names]),
+        np.array([np.median([times.first_ns for times in alone[node]]) for node in names]),
     )
 
 
@@ -490,13 +491,17 @@ def _known_table(known: KnownTimes) -> str:
 
 def _nodes_table(nodes: dict[str, NodesAlone]) -> str:
     headers = (
-        "Model", "Way", "Rank corr. with alone", "with the other", "Off by", "Over alone"
+        "Model", "Way", "Alone: ranks", "Off by", "Over it", "First: ranks", "Off by", "Over it"
     )  # fmt: skip
-    rows = []
+    rows = [row for name, found in nodes.items() for row in found.rows(name)]
+    lines = [_table(rows, headers, num_words=2), ""]
     for name, found in nodes.items():
-        title = f"{name}: {len(found.names)} nodes, {found.num_without} left out"
-        rows += [(title, *row[1:]) if not i else row for i, row in enumerate(found.rows(""))]
-    return _table(rows, headers, num_words=2)
+        lines.append(
+            f"{name}: {len(found.names)} nodes, {found.num_without} left out; ranks of the two "
+            f"{found.agreement('mean'):.3f} by the mean, {found.agreement('median'):.3f} by the "
+            "median"
+        )
+    return "\n".join(lines)
 
 
 def _pairs_table(pairs: dict[str, dict[str, Pairs]]) -> str:
@@ -551,11 +556,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             num_rounds=arguments.rounds,
             num_pairs=min(arguments.rounds, settings.num_pairs),
         )
+    names = arguments.models or (QUICK_MODELS if arguments.quick else [*SUBJECTS])
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with torch.inference_mode():
-            return _run(arguments.models, settings, arguments.json)
+            return _run(names, settings, arguments.json)
     finally:
         torch.set_num_threads(num_threads)
 
@@ -604,6 +610,7 @@ def _as_json(
                 "num_without_operators": nodes.num_without,
                 "times_ns": {way: times.tolist() for way, times in nodes.times_ns.items()},
                 "alone_ns": nodes.alone_ns.tolist(),
+                "first_ns": nodes.first_ns.tolist(),
                 "pairs": {
                     manner: [[_as_lists(figures) for figures in pair] for pair in pairs.figures]
                     for manner, pairs in results.pairs[name].items()
@@ -648,16 +655,11 @@ def _parser() -> argparse.ArgumentParser:
         return int(text)
 
     parser = argparse.ArgumentParser(description="Measure how true the times of nodes are.")
-    parser.add_argument(
-        "--models",
-        type=model_names,
-        default=[*SUBJECTS],
-        help=f"any of {','.join(SUBJECTS)} (all)",
-    )
+    parser.add_argument("--models", type=model_names, help=f"any of {','.join(SUBJECTS)} (all)")
     parser.add_argument(
         "--rounds", type=positive, help=f"rounds of each comparison ({DEFAULT.num_rounds})"
     )
-    parser.add_argument("--quick", action="store_true", help="some seconds, wide intervals")
+    parser.add_argument("--quick", action="store_true", help="one model, wide intervals")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw samples there")
     return parser
 

@@ -176,16 +176,24 @@ def node_calls(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> dict[str,
     return calls.calls
 
 
-def time_alone_ns(call: NodeCall, num_repeats: int) -> float:
-    """Return the median time of a call, one reading of the clock included, in nanoseconds.
+class AloneTimes(NamedTuple):
+    """How long a call takes by itself, one reading of the clock included, in nanoseconds.
 
-    Once before, untimed, so that its operands are in the caches.
+    Attributes:
+        first_ns: the first time, after something else has run.
+        repeated_ns: the median of the calls that follow it.
     """
+
+    first_ns: float
+    repeated_ns: float
+
+
+def time_alone(call: NodeCall, num_repeats: int) -> AloneTimes:
+    """Make a call once and ``num_repeats`` times more, at least one."""
     function, args, kwargs = call
-    function(*args, **kwargs)
     times_s = []
-    for _ in range(num_repeats):
-        start = time.perf_counter()
+    for _ in range(1 + num_repeats):
+        start = clock()
         function(*args, **kwargs)
-        times_s.append(time.perf_counter() - start)
-    return 1e9 * statistics.median(times_s)
+        times_s.append(clock() - start)
+    return AloneTimes(1e9 * times_s[0], 1e9 * statistics.median(times_s[1:]))
