@@ -16,6 +16,7 @@ from benchmarks import accuracy, durations
 from benchmarks.accuracy import (
     AFTER,
     AGAIN,
+    BOUNDS,
     EAGER,
     IN_TURNS,
     INTERPRETER,
@@ -258,20 +259,22 @@ def test_intervals_overlap_where_they_meet() -> None:
     assert pairs.cells("mean") == ("100.0", "50.0", "83.3")
 
 
-def test_overlap_has_a_bound_for_all_pairs_of_all_models() -> None:
+def test_overlap_in_turns_has_a_bound_for_all_pairs_of_all_models() -> None:
     same = figures_of_runs(np.array([[10] * 6, [20] * 6]))
     half = figures_of_runs(np.array([[10] * 6, [30] * 6]))
+    apart = Pairs([(same, half)])
     models = {
-        "one": {AFTER: Pairs([(same, same), (same, half)]), IN_TURNS: Pairs([])},
-        "two": {AFTER: Pairs([(same, same), (same, same)]), IN_TURNS: Pairs([])},
+        "one": {AFTER: apart, IN_TURNS: Pairs([(same, same), (same, half)])},
+        "two": {AFTER: apart, IN_TURNS: Pairs([(same, same), (same, same)])},
     }
     found = Results(known([[1.0] * 3] * 2), {}, models, {}).figures()
+    assert [*found] == [bound.key for bound in BOUNDS]
     assert found["known_error"] == Figure(0.0, 0.0, 0.0)
     for key in ("mean_overlap", "median_overlap"):
         assert dataclasses.astuple(found[key]) == pytest.approx((0.875, 0.875 - 1.96 / 8, 1.0))
-    only = {"one": {AFTER: Pairs([(same, half)]), IN_TURNS: Pairs([])}}
-    found = Results(known([[1.0] * 3] * 2), {}, only, {}).figures()
-    assert found["mean_overlap"] == Figure(0.5, 0.0, 1.0)
+    # Of a single pair nothing is known but what it is.
+    single = Results(known([[1.0] * 3] * 2), {}, {"one": {AFTER: apart, IN_TURNS: apart}}, {})
+    assert single.figures()["mean_overlap"] == Figure(0.5, 0.0, 1.0)
 
 
 def test_observer_is_known_no_better_than_eager_is_to_itself() -> None:
