@@ -76,6 +76,36 @@ BOUNDS = (
         at_most=1.20,
     ),
     Bound(
+        "ring_over_clock",
+        "the same with keep=1000 (chain)",
+        at_most=1.20,
+    ),
+    Bound(
+        "sketch_over_clock",
+        'the same with keep="sketch", which is made of all readings meanwhile (chain)',
+        at_most=2.0,
+    ),
+    Bound(
+        "readings_over_clock_4_threads",
+        "the same in 4 threads at once (chain)",
+        at_most=1.20,
+    ),
+    Bound(
+        "readings_over_clock_16_threads",
+        "the same in 16 threads at once (chain)",
+        at_most=1.20,
+    ),
+    Bound(
+        "paused_over_plain",
+        "time paused over the plain graph (1,000 additions)",
+        at_most=1.01,
+    ),
+    Bound(
+        "sampled_over_plain",
+        "time with sample_every=100 over the plain graph (1,000 additions)",
+        at_most=1.02,
+    ),
+    Bound(
         "interpreter_over_readings",
         "cost a node of a profiling interpreter (200 x Linear) over ours (chain)",
         at_least=100,

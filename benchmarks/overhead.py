@@ -17,8 +17,11 @@ Columns:
     Over plain      time a call over that of the plain graph.
     In clock reads  added a node over the time of one bare clock read in a Python loop.
 
+Arms in several threads call the model 20 times in each, and are compared with the same without
+readings. Of ``sample_every=100`` a block may have a recorded call or none.
+
 What these numbers are not: the time to enter and leave a profiler and to read its events is in no
-row, nor is the time to make a report. ``instrument(model)`` packs its readings once in many runs,
+row, nor is the time to make a report. ``instrument(model)`` packs its readings once in some runs,
 which the median of rounds can leave out; the line below each table says what it takes.
 
 Exit status: 0; 1 where a bound in ``benchmarks/bounds.py`` is broken; 2 for wrong usage.
@@ -255,6 +258,14 @@ def figures(
     chain, mlp = comparisons.get("chain"), comparisons.get("mlp")
     if chain:
         found["readings_over_clock"] = chain.node_cost(subjects.INSTRUMENTED, chain.clock_ns)
+        found["ring_over_clock"] = chain.node_cost(subjects.RING, chain.clock_ns)
+        found["sketch_over_clock"] = chain.node_cost(subjects.SKETCH, chain.clock_ns)
+        for num in subjects.NUM_THREADS:
+            cost = chain.node_cost(subjects.instrumented_in(num), chain.clock_ns)
+            found[f"readings_over_clock_{num}_threads"] = cost
+    if additions := comparisons.get("additions"):
+        for key, name in (("paused", subjects.PAUSED), ("sampled", subjects.SAMPLED)):
+            found[f"{key}_over_plain"] = additions.time_ratio(name, subjects.PLAIN)
     if mlp:
         found["mlp_over_eager"] = mlp.time_ratio(subjects.INSTRUMENTED, subjects.EAGER)
     if chain and mlp:

@@ -8,6 +8,7 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -27,6 +28,10 @@ PLAIN = "plain graph"
 PLAIN_AGAIN = "plain graph again (A/A)"
 UNTIMED = "our graph without readings"
 INSTRUMENTED = "instrument(model)"
+RING = "instrument(model, keep=1000)"
+SKETCH = 'instrument(model, keep="sketch")'
+SAMPLED = "instrument(model, sample_every=100)"
+PAUSED = "instrument(model), paused"
 PASS = "TimestampPass on plain graph"
 FLOOR = "bare clock reads, Python loop"
 INTERPRETER = "profiling interpreter"
@@ -44,6 +49,10 @@ ARM_NAMES = (
     PLAIN_AGAIN,
     UNTIMED,
     INSTRUMENTED,
+    RING,
+    SKETCH,
+    SAMPLED,
+    PAUSED,
     PASS,
     FLOOR,
     INTERPRETER,
@@ -55,6 +64,22 @@ ARM_NAMES = (
     PROFILER,
     CPROFILE,
 )
+
+
+NUM_THREADS = (4, 16)
+
+
+def untimed_in(num_threads: int) -> str:
+    """Return the name of the arm that runs our graph without readings in so many threads."""
+    return f"{UNTIMED}, {num_threads} threads"
+
+
+def instrumented_in(num_threads: int) -> str:
+    """Return the name of the arm that runs the timed model in so many threads."""
+    return f"{INSTRUMENTED}, {num_threads} threads"
+
+
+ARM_NAMES += tuple(name(num) for num in NUM_THREADS for name in (untimed_in, instrumented_in))
 
 
 @fx.wrap
@@ -73,6 +98,19 @@ class Chain(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for _ in range(self.num_nodes):
             x = pass_on(x)
+        return x
+
+
+class Additions(nn.Module):
+    """Many additions of two numbers: the cheapest nodes that compute something."""
+
+    def __init__(self, num_nodes: int) -> None:
+        super().__init__()
+        self.num_nodes = num_nodes
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(self.num_nodes):
+            x = x + 1
         return x
 
 
@@ -149,6 +187,11 @@ SUBJECTS = {
         lambda: Chain(1000),
         lambda: torch.zeros(1),
     ),
+    "additions": Subject(
+        "chain of 1,000 additions",
+        lambda: Additions(1000),
+        lambda: torch.zeros(2),
+    ),
     "mlp": Subject(
         "200 x Linear(8, 8) in a Sequential, input 1x8",
         lambda: nn.Sequential(*[nn.Linear(8, 8) for _ in range(200)]),
@@ -204,12 +247,24 @@ def build_arms(subject: Subject, model: nn.Module) -> tuple[list[Arm], nn.Module
         Arm(PLAIN_AGAIN, fx.symbolic_trace(model), PLAIN, nodes),
         Arm(UNTIMED, untimed, PLAIN, nodes),
         Arm(INSTRUMENTED, instrumented, UNTIMED, nodes),
+        Arm(RING, fx_instrument.instrument(model, keep=1000), UNTIMED, nodes),
+        Arm(SKETCH, fx_instrument.instrument(model, keep="sketch"), UNTIMED, nodes),
+        Arm(SAMPLED, fx_instrument.instrument(model, sample_every=100), UNTIMED, nodes),
+        Arm(PAUSED, _paused(model, subject.build_input()), PLAIN, nodes),
         Arm(PASS, timed, PLAIN, nodes),
         Arm(FLOOR, _clock_loop(nodes + 1), FLOOR, nodes + 1, has_output=False),
         Arm(INTERPRETER, ProfilingInterpreter(plain).run, PLAIN, nodes),
         Arm(PROFILER, plain, PLAIN, nodes, context=_profiler),
         Arm(CPROFILE, plain, PLAIN, nodes, context=cProfile.Profile),
     ]
+    if isinstance(model, Chain):
+        for num in NUM_THREADS:
+            plain_name, name = untimed_in(num), instrumented_in(num)
+            num_timed = num * Threads.NUM_CALLS * nodes
+            arms += [
+                Arm(plain_name, Threads(untimed, num), plain_name, num_timed),
+                Arm(name, Threads(instrumented, num), plain_name, num_timed),
+            ]
     if leaves:
         modules = {name: plain.get_submodule(name) for name in leaves}
         clocks, ranges = ModuleClocks(modules), ModuleRanges(modules)
@@ -228,6 +283,40 @@ def build_arms(subject: Subject, model: nn.Module) -> tuple[list[Arm], nn.Module
     return arms, instrumented
 
 
+def _paused(model: nn.Module, example: Any) -> nn.Module:
+    paused = fx_instrument.instrument(model)
+    paused(example)
+    fx_instrument.pause(paused)
+    return paused
+
+
+class Threads:
+    """Calls a model from several threads at once, 20 times each, in which Python takes turns.
+
+    Args:
+        model: what is called.
+        num_threads: by how many threads.
+    """
+
+    NUM_CALLS = 20
+
+    def __init__(self, model: Callable[..., Any], num_threads: int) -> None:
+        self._model = model
+        self._num_threads = num_threads
+        self._pool = ThreadPoolExecutor(num_threads)
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Return the output of the last call."""
+        done = [self._pool.submit(self._call, inputs) for _ in range(self._num_threads)]
+        return [future.result() for future in done][-1]
+
+    def _call(self, inputs: tuple[Any, ...]) -> Any:
+        with torch.inference_mode():
+            for _ in range(self.NUM_CALLS):
+                output = self._model(*inputs)
+        return output
+
+
 def _without_readings(timed: fx.GraphModule) -> fx.GraphModule:
     return fx.GraphModule(timed, untimed_copy(timed.graph))
 
@@ -242,11 +331,12 @@ def time_packing(timed: fx.GraphModule) -> tuple[float, int]:
     times_ns = []
     for _ in range(5):
         recorder = Recorder(like.num_readings, like.clock)
-        for _ in range(recorder.max_pending - 1):
+        num_runs = max(1, recorder.max_pending - 1)
+        for _ in range(num_runs):
             commit(recorder, tuple([like.clock() for _ in range(like.num_readings)]))
         start_ns = time.perf_counter_ns()
         recorder.pack()
-        num_readings = (recorder.max_pending - 1) * recorder.num_readings
+        num_readings = num_runs * recorder.num_readings
         times_ns.append((time.perf_counter_ns() - start_ns) / num_readings)
     return statistics.median(times_ns), like.max_pending
 
