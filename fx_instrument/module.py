@@ -389,7 +389,8 @@ class Instrumentation:
         recorder = variant.recorder
         assert recorder is not None
         if recorder.keep == "sketch":
-            return sketch_of_graph(variant.rows, recorder.sketch(channel))
+            copy_of_sketch = functools.partial(recorder.sketch, channel)
+            return sketch_of_graph(variant.rows, copy_of_sketch)
         readings_ns = recorder.readings_ns(channel)
         if self.options.keep == "sketch":  # still in its pilot runs
             sketched = SketchedRecordings(variant.rows)

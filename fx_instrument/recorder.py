@@ -136,17 +136,24 @@ class Recorder(torch.nn.Module):
                 return np.empty((0, self.num_readings), np.int64)
             return store.readings_ns()
 
-    def sketch(self, channel: int = 0) -> Sketch:
+    def sketch(
+        self,
+        channel: int = 0,
+        columns: npt.NDArray[np.intp] | None = None,
+        num_columns: int | None = None,
+    ) -> Sketch:
         """Return a copy of the sketch: a column for each time between two readings, and the total.
 
         Args:
             channel: 1 for the second clock, where two are read at once.
+            columns: where these columns stand in what is given; see :meth:`Sketch.copy`.
+            num_columns: how many that has.
         """
         self.pack()
         with self._lock:
             store = self.stores[channel]
             assert isinstance(store, SketchedRuns)
-            return store.sketch.copy()
+            return store.sketch.copy(columns, num_columns)
 
     def reset(self) -> None:
         """Forget every run."""

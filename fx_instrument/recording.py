@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
@@ -205,13 +205,14 @@ class Recording:
         return by_row.T
 
     @functools.cached_property
-    def _timed_places(self) -> dict[int, int]:
+    def timed_places(self) -> dict[int, int]:
+        """The place of each timed row among the timed ones, by its index."""
         timed = [index for index, row in enumerate(self.rows) if row.is_timed]
         return {index: place for place, index in enumerate(timed)}
 
     def row_ns(self, index: int) -> npt.NDArray[np.int64]:
         """Return one column of :attr:`node_ns`: ``int64``, shape ``(num_runs,)``. A new array."""
-        place = self._timed_places.get(index)
+        place = self.timed_places.get(index)
         if place is None:
             return np.zeros(len(self.readings_ns), np.int64)
         return self.readings_ns[:, place + 1] - self.readings_ns[:, place]
@@ -258,7 +259,7 @@ def without_reading_cost(recording: Recording) -> Recording:
         inner[place] = InnerRow(row, parent, runs, ns - _whole(costs_ns))
     by_row = recording.readings_ns.T.copy()
     lost = np.zeros(num_runs)
-    for index, place in recording._timed_places.items():
+    for index, place in recording.timed_places.items():
         lost += cost_ns * recording.has_run[:, index] + below.get(index, 0)
         by_row[place + 1] -= np.rint(lost).astype(np.int64)
     return replace(corrected, readings_ns=by_row.T, inner=tuple(inner))
@@ -377,20 +378,23 @@ class SketchedRecordings:
         )
 
 
-def sketch_of_graph(rows: tuple[NodeRow, ...], sketch: Sketch) -> Recording:
+def sketch_of_graph(
+    rows: tuple[NodeRow, ...], copy_of_sketch: Callable[[npt.NDArray[np.intp], int], Sketch]
+) -> Recording:
     """Return the recording of a graph without frames.
 
     Args:
         rows: its rows.
-        sketch: a column for each row that is timed, and one for the run.
+        copy_of_sketch: gives a sketch of so many columns, in which those of each row that is timed
+            and of the run, in this order, stand at the places that it is told.
     """
     timed = [index for index, row in enumerate(rows) if row.is_timed]
-    whole = Sketch(len(rows) + 1)
-    whole.merge(sketch, np.array([*timed, len(rows)]))
+    # It is large: it is copied once.
+    whole = copy_of_sketch(np.array([*timed, len(rows)], np.intp), len(rows) + 1)
     untimed = np.array([index for index, row in enumerate(rows) if not row.is_timed], np.intp)
-    num_runs = int(sketch.counts[-1])
+    num_runs = int(whole.counts[-1])
     whole.add_zeros(untimed, num_runs)
-    nothing = np.empty((0, sketch.num_columns), np.int64)
+    nothing = np.empty((0, len(timed) + 1), np.int64)
     return Recording(rows, nothing, every_run(0, len(rows)), (), whole)
 
 

@@ -6,6 +6,7 @@ It knows of numpy alone.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -73,7 +74,9 @@ class Sketch:
         self._squares = np.append(self._squares, np.zeros((3, new), np.int64), axis=1)
         # Written to, as memory that was never written to is not taken yet.
         added = np.full((new, _NUM_BINS), 0, np.int64)
-        self._histograms = np.concatenate([self._histograms, added]) if len(self.counts) else added
+        self._histograms = (
+            np.concatenate([self._histograms, added]) if len(self._histograms) else added
+        )
 
     def add(self, columns: npt.NDArray[np.intp], values_ns: Ints, calls: Ints | int = 1) -> None:
         """Add values, each to its column.
@@ -185,10 +188,20 @@ class Sketch:
         found[:, self.counts == 0] = np.nan
         return found
 
-    def copy(self) -> Sketch:
-        """Return a sketch like this one."""
-        copied = Sketch(self.num_columns)
-        copied.merge(self, np.arange(self.num_columns))
+    def copy(
+        self, columns: npt.NDArray[np.intp] | None = None, num_columns: int | None = None
+    ) -> Sketch:
+        """Return a sketch like this one.
+
+        Args:
+            columns: where its columns stand in the new one; as here by default.
+            num_columns: how many the new one has; the others hold nothing.
+        """
+        places: Any = slice(None) if columns is None else columns
+        copied = Sketch(self.num_columns if num_columns is None else num_columns)
+        for name in ("counts", "calls", "totals_ns", "mins_ns", "maxs_ns", "_histograms"):
+            getattr(copied, name)[places] = getattr(self, name)
+        copied._squares[:, places] = self._squares
         return copied
 
     @property
