@@ -15,7 +15,7 @@ from tabulate import tabulate
 from .errors import EmptyRecordingError, RunsNotKeptError
 from .figures import FIGURES, QUANTILES, figures_of_runs, figures_of_sketch, num_warmup_runs
 from .recording import Recording, without_reading_cost
-from .table import Table, time_text
+from .table import MANY, Table, text_of_columns, texts_of_floats, time_text
 
 __all__ = ["NO_RUNS", "AbortedRuns", "Report", "Row"]
 
@@ -57,6 +57,8 @@ _SORTABLE = frozenset(TABLE_COLUMNS) - {
 }  # fmt: skip
 
 LIMIT, TIE = "limit", "tie"
+
+_UNKNOWN = "unknown"
 
 _NOTES = {
     LIMIT: "limit: at the limit of measurement, the mean is below two readings of the clock",
@@ -106,11 +108,13 @@ class Row:
         total_ns: the time that it took in all runs.
     """
 
-    def __init__(self, recording: Recording, index: int, depth: int) -> None:
+    def __init__(self, recording: Recording, index: int, depth: int, sums: _RootSums) -> None:
         num_rows = len(recording.rows)
         self._recording = recording
         self._index = index
-        row = recording.rows[index] if index < num_rows else recording.inner[index - num_rows].row
+        self._sums = sums
+        self._is_of_root = index < num_rows
+        row = recording.rows[index] if self._is_of_root else recording.inner[index - num_rows].row
         self.name, self.op, self.target, self.module, self.is_timed = row
         self.depth = depth
         self.rows: tuple[Row, ...] = ()
@@ -124,7 +128,7 @@ class Row:
     def call_runs(self) -> Ints:
         """The run that each call was part of: ``int64``, shape ``(num_calls,)``."""
         recording = self._runs_of("call_runs")
-        if self._index < len(recording.rows):
+        if self._is_of_root:
             return np.flatnonzero(recording.has_run[:, self._index])
         return recording.inner[self._index - len(recording.rows)].runs
 
@@ -132,7 +136,7 @@ class Row:
     def call_ns(self) -> Ints:
         """The time of each call: ``int64``, shape ``(num_calls,)``."""
         recording = self._runs_of("call_ns")
-        if self._index < len(recording.rows):
+        if self._is_of_root:
             return recording.row_ns(self._index)[self.call_runs]
         return recording.inner[self._index - len(recording.rows)].ns
 
@@ -146,8 +150,10 @@ class Row:
     def ns(self) -> Ints:
         """The time that it took in each run: ``int64``, shape ``(num_runs,)``."""
         recording = self._runs_of("ns")
-        if self._index < len(recording.rows):
+        if self._is_of_root:
             return recording.row_ns(self._index)
+        if self.num_calls == self.num_runs == recording.num_runs:
+            return self.call_ns.copy()
         ns = np.zeros(recording.num_runs, np.int64)
         np.add.at(ns, self.call_runs, self.call_ns)
         return ns
@@ -161,29 +167,47 @@ class Row:
         ns = self.ns
         return ns - sum((row.ns for row in self.rows), np.zeros_like(ns))
 
-    @functools.cached_property
+    # Of nodes of the root graph, of which there may be very many, nothing is kept twice.
+
+    @property
     def num_calls(self) -> int:
         if self._recording.sketch is not None:
             return int(self._recording.sketch.calls[self.column])
+        if self._is_of_root:
+            return self._sums.num_runs[self._index]
         return len(self.call_runs)
 
-    @functools.cached_property
+    @property
     def num_runs(self) -> int:
         if self._recording.sketch is not None:
             return int(self._recording.sketch.counts[self.column])
-        return int(np.count_nonzero(self.calls))
+        return self._sums.num_runs[self._index] if self._is_of_root else self._num_runs_below
 
     @functools.cached_property
+    def _num_runs_below(self) -> int:
+        # In ascending order: one is counted where it differs from the one before.
+        runs = self.call_runs
+        return int(np.count_nonzero(runs[1:] != runs[:-1])) + (len(runs) > 0)
+
+    @property
     def num_readings(self) -> int:
+        return self._num_readings_of_frame if self.rows else self.is_timed * self.num_calls
+
+    @functools.cached_property
+    def _num_readings_of_frame(self) -> int:
         return self.is_timed * self.num_calls + sum(row.num_readings for row in self.rows)
 
-    @functools.cached_property
+    @property
     def total_ns(self) -> float:
         sketch = self._recording.sketch
         if sketch is not None:
             cost_ns = self._recording.reading_cost_ns * self.num_readings
             return int(sketch.totals_ns[self.column]) - cost_ns
-        return int(self.ns.sum())
+        return self._sums.total_ns[self._index] if self._is_of_root else self._total_ns_below
+
+    @functools.cached_property
+    def _total_ns_below(self) -> int:
+        return int(self.call_ns.sum())
 
     @property
     def mean_ns(self) -> float:
@@ -196,6 +220,32 @@ class Row:
 
     def __repr__(self) -> str:
         return f"<Row: {self.name}, {self.num_calls} calls>"
+
+
+class _RootSums:
+    """Sums over the runs for all rows of the root graph at once, as there may be very many."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+
+    @functools.cached_property
+    def num_runs(self) -> list[int]:
+        """How many runs each row was part of."""
+        recording = self._recording
+        if not any(recording.has_run.strides):  # one value stands for all
+            return [recording.num_runs] * len(recording.rows)
+        found: list[int] = np.count_nonzero(recording.has_run, axis=0).tolist()
+        return found
+
+    @functools.cached_property
+    def total_ns(self) -> list[int]:
+        """The time of each row in all runs."""
+        recording = self._recording
+        totals_ns = np.zeros(len(recording.rows), np.int64)
+        # Sums of readings may overflow, which their differences do not show.
+        totals_ns[recording.is_timed] = np.diff(recording.readings_ns.sum(axis=0))
+        found: list[int] = totals_ns.tolist()
+        return found
 
 
 def _check_kept(recording: Recording, name: str) -> None:
@@ -270,12 +320,14 @@ class Report:
         below: dict[int, list[int]] = {}
         for index, inner in enumerate(recording.inner):
             below.setdefault(inner.parent, []).append(num_root_rows + index)
+        sums = _RootSums(recording)
         rows: list[Row] = []
 
         def add(index: int, depth: int) -> Row:
-            row = Row(recording, index, depth)
+            row = Row(recording, index, depth, sums)
             rows.append(row)
-            row.rows = tuple(add(child, depth + 1) for child in below.get(index, ()))
+            if index in below:
+                row.rows = tuple(add(child, depth + 1) for child in below[index])
             return row
 
         for index in range(num_root_rows):
@@ -388,21 +440,34 @@ class Report:
         if recording.sketch is not None:
             return self._figures_of_sketch()
         figures = np.full(len(self.rows), np.nan, [(name, np.float64) for name in FIGURES])
-        waiting: list[int] = []
-        block: list[Ints] = []
+        num_in_block = max(_BLOCK_VALUES // max(self.num_runs, 1), 1)
+        whole = []
         for index, row in enumerate(self.rows):
-            ns = row.ns
-            if row.num_runs < self.num_runs:
-                figures[index] = figures_of_runs(ns[row.calls > 0][None])[0]
-                continue
-            waiting.append(index)
-            block.append(ns)
-            if len(block) * self.num_runs >= _BLOCK_VALUES:
-                figures[waiting] = figures_of_runs(np.stack(block))
-                waiting, block = [], []
-        if block:
-            figures[waiting] = figures_of_runs(np.stack(block))
+            if row.num_runs == self.num_runs:
+                whole.append(index)
+            else:
+                figures[index] = figures_of_runs(row.ns[row.calls > 0][None])[0]
+        for start in range(0, len(whole), num_in_block):
+            block = whole[start : start + num_in_block]
+            figures[block] = figures_of_runs(self._ns_of(block))
         return figures
+
+    def _ns_of(self, indices: Sequence[int]) -> Ints:
+        """Return the times of some of ``rows`` in each run, shape ``(num_indices, num_runs)``."""
+        recording = self.recording
+        by_row = np.zeros((len(indices), self.num_runs), np.int64)
+        timed, places = [], []
+        for place, index in enumerate(indices):
+            row = self.rows[index]
+            if not row._is_of_root:
+                by_row[place] = row.ns
+            elif row.is_timed:
+                timed.append(place)
+                places.append(recording.timed_places[row._index])
+        if timed:
+            readings_ns = recording.readings_ns.T
+            by_row[timed] = readings_ns[np.add(places, 1)] - readings_ns[places]
+        return by_row
 
     def _figures_of_sketch(self) -> npt.NDArray[np.void]:
         sketch = self.recording.sketch
@@ -435,7 +500,7 @@ class Report:
                     times.append(f"95 % interval {low} to {high}")
                 times.append(f"standard deviation {time_text(figures['std'])}")
             else:
-                std_ns = figures_of_sketch(recording.sketch)["std"][len(recording.rows)]
+                std_ns = recording.sketch.stds_ns()[len(recording.rows)]
                 times.append(f"standard deviation {time_text(std_ns)}")
             lines.append(", ".join(times))
         lines.append(self.clock_in_words)
@@ -530,7 +595,7 @@ class Report:
             tuple(keys),
             tuple(TABLE_COLUMNS[key] for key in keys),
             _TIMES & {*keys},
-            tuple(tuple(values[key][index] for key in keys) for index in shown),
+            tuple(zip(*([*map(values[key].__getitem__, shown)] for key in keys), strict=True)),
             tuple(self.rows[index].depth for index in shown),
             tuple(notes),
         )
@@ -600,19 +665,23 @@ class Report:
         last_of_level: dict[int, int] = {}
         for index in order:
             depth = self.rows[index].depth
-            for deeper in [level for level in last_of_level if level > depth]:
-                del last_of_level[deeper]
+            if len(last_of_level) > 1:
+                for deeper in [level for level in last_of_level if level > depth]:
+                    del last_of_level[deeper]
             above = last_of_level.get(depth)
             last_of_level[depth] = index
             if above is None or not self.rows[index].is_timed:
                 continue
             pair = intervals[above], intervals[index]
             if None not in pair and pair[0][0] <= pair[1][1]:
-                values["note"][above] = " ".join(filter(None, [values["note"][above], TIE]))
+                note = values["note"][above]
+                values["note"][above] = f"{note} {TIE}" if note else TIE
 
     def _self_share(self, row: Row) -> float:
         """Return the share of a row without those below it in all time, in percent."""
-        total_ns = row.total_ns - sum(below.total_ns for below in row.rows)
+        total_ns = row.total_ns
+        if row.rows:
+            total_ns -= sum(below.total_ns for below in row.rows)
         return 100 * total_ns / (self._total_ns or math.nan)
 
     def summary(
@@ -640,32 +709,38 @@ class Report:
         if top is not None and top < 0:
             raise ValueError(f"top is the number of rows to show, from 0, got {top!r}")
         means = [_known(row.mean_ns) for row in self.rows]
-        order = self._order(means) if should_sort else range(len(self.rows))
-        rows = []
-        for index in [*order][:top]:
-            row, mean_ns = self.rows[index], means[index]
-            seconds = None if mean_ns is None else mean_ns / 1e9
-            rows.append((row.op, "  " * row.depth + row.name, seconds, self._percent_of(row)))
+        order: Sequence[int] = self._order(means) if should_sort else range(len(self.rows))
+        shown = [*order][:top]
+        seconds = [None if mean_ns is None else mean_ns / 1e9 for mean_ns in means]
+        rows = [self.rows[index] for index in shown]
+        columns: list[list[Any]] = [
+            [row.op for row in rows],
+            ["  " * row.depth + row.name for row in rows],
+            [seconds[index] for index in shown],
+            [self._percent_of(row) for row in rows],
+        ]
+        if len(rows) >= MANY and tablefmt == "simple":
+            texts = [*columns[:2], *(texts_of_floats(column, _UNKNOWN) for column in columns[2:])]
+            return text_of_columns(texts, COLUMNS, [True, True, False, False])
         return tabulate(
-            rows,
+            [*zip(*columns, strict=True)],
             headers=COLUMNS,
             tablefmt=tablefmt,
             disable_numparse=[0, 1] if rows else True,
             preserve_whitespace=True,
-            missingval="unknown",
+            missingval=_UNKNOWN,
         )
 
     def _order(self, values: Sequence[Any]) -> list[int]:
         """Return the rows, the largest first at each level, each followed by what is below it."""
+        keys = [math.inf if value is None else -value for value in values]
+        if not any(row.depth for row in self.rows):
+            return sorted(range(len(keys)), key=keys.__getitem__)
         places = {id(row): index for index, row in enumerate(self.rows)}
         order: list[int] = []
 
-        def key(row: Row) -> float:
-            value = values[places[id(row)]]
-            return math.inf if value is None else -value
-
         def add(siblings: Iterable[Row]) -> None:
-            for row in sorted(siblings, key=key):
+            for row in sorted(siblings, key=lambda row: keys[places[id(row)]]):
                 order.append(places[id(row)])
                 add(row.rows)
 
@@ -673,7 +748,8 @@ class Report:
         return order
 
     def _percent_of(self, row: Row) -> float | None:
-        return 100 * row.total_ns / self._total_ns if self._total_ns else None
+        total_ns = self._total_ns
+        return 100 * row.total_ns / total_ns if total_ns else None
 
     def __repr__(self) -> str:
         return f"<Report: {len(self.nodes)} nodes, {self.num_runs} runs>"
