@@ -94,12 +94,13 @@ class Variant:
     @functools.cached_property
     def rows(self) -> tuple[NodeRow, ...]:
         """The rows of the report, one a node; paths start at the module."""
-        return tuple(
-            _row_of_several([*map(_row_of, self.merged[node])])
-            if node in self.merged
-            else _row_of(node)
-            for node in self.nodes
-        )
+        with paused_collector():
+            return tuple(
+                _row_of_several([*map(_row_of, self.merged[node])])
+                if node in self.merged
+                else _row_of(node)
+                for node in self.nodes
+            )
 
     @functools.cached_property
     def run_untimed(self) -> Callable[..., Any]:
