@@ -296,15 +296,6 @@ class Report:
         recording = self.recording
         if not recording.has_runs:
             raise EmptyRecordingError(_nothing_recorded(recording))
-        columns = {
-            field: np.array([getattr(row, field) for row in recording.rows], dtype=np.str_)
-            for field in ("name", "op", "target", "module")
-        }
-        self.nodes = np.empty(
-            len(recording.rows), [(field, column.dtype) for field, column in columns.items()]
-        )
-        for field, column in columns.items():
-            self.nodes[field] = column
         self.rows = tuple(self._all_rows())
         self.closed = recording.closed
         self.variants = recording.variants
@@ -312,6 +303,18 @@ class Report:
         self.num_runs = recording.num_runs
         self.num_seen = max(recording.num_seen, self.num_runs)
         self.num_warmup = recording.num_warmup
+
+    @functools.cached_property
+    def nodes(self) -> npt.NDArray[np.void]:
+        rows = self.recording.rows
+        columns = {
+            field: np.array([getattr(row, field) for row in rows], dtype=np.str_)
+            for field in ("name", "op", "target", "module")
+        }
+        nodes = np.empty(len(rows), [(field, column.dtype) for field, column in columns.items()])
+        for field, column in columns.items():
+            nodes[field] = column
+        return nodes
 
     def _all_rows(self) -> list[Row]:
         """Return the rows of all levels, each followed by what is below it."""
@@ -752,7 +755,7 @@ class Report:
         return 100 * row.total_ns / total_ns if total_ns else None
 
     def __repr__(self) -> str:
-        return f"<Report: {len(self.nodes)} nodes, {self.num_runs} runs>"
+        return f"<Report: {len(self.recording.rows)} nodes, {self.num_runs} runs>"
 
     def __str__(self) -> str:
         return f"{self.head}\n\n{self.summary()}"
