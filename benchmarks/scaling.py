@@ -24,8 +24,9 @@ The second has a row for each number of runs, of a model of 10 nodes. The third 
 over very many readings, which are put where those of runs are kept: the time of ``report()`` and
 ``summary()``, then with ``table()``, which has all statistics; and what they allocate at most
 (``tracemalloc``), the copy of the readings included, over what is kept of the runs. The fourth
-compares one function of so many nodes with functions of 1,000 nodes that are called one after
-another, and what it takes to compile it: CPython has no limit that they would come near to.
+compares the code of a graph as it is, split into functions where it is long, with the same in one
+function: the seconds to generate and compile it, the memory that ``compile`` takes, and the time of
+a call, divided by the nodes.
 
 An exponent of 1 is growth in proportion. It is fitted to the logarithms of the sizes from 1,000 on,
 below which what a call costs anyway hides it.
@@ -38,13 +39,16 @@ Exit status: 0; 1 where a bound is broken; 2 for wrong usage.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import gc
+import math
 import statistics
 import subprocess
 import sys
 import time
 import tracemalloc
+import unittest.mock
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,7 +56,7 @@ from typing import Any
 import numpy as np
 import torch
 from tabulate import tabulate
-from torch import nn
+from torch import fx, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -60,6 +64,7 @@ import fx_instrument
 from benchmarks.bounds import Bound, Figure
 from benchmarks.harness import environment, estimate, write_json
 from benchmarks.subjects import Chain
+from fx_instrument import splitting
 from fx_instrument.capture import capture
 from fx_instrument.insertion import insert_timestamps, recorder_name
 from fx_instrument.recorder import Recorder
@@ -96,7 +101,7 @@ DEFAULT = Settings(
         (10_000, 1_000, "frames"),
         (10_000, 1_000, "sketch"),
     ),
-    function_sizes=(1_000, 10_000, 100_000),
+    function_sizes=(3_000, 10_000, 100_000),
     memory_sizes=(1_000, 10_000, 100_000),
     num_rounds=3,
 )
@@ -104,15 +109,13 @@ QUICK = Settings(
     sizes=(100, 1_000, 3_000),
     runs=(10, 1_000),
     shapes=((10_000, 100, "all"), (1_000, 20, "frames"), (100, 100, "sketch")),
-    function_sizes=(1_000, 3_000),
+    function_sizes=(3_000,),
     memory_sizes=(),
     num_rounds=3,
 )
 
 # Below this, what does not depend on the size hides the exponent.
 SMALLEST_FITTED = 1_000
-
-SPLIT_SIZE = 1_000
 
 PHASES = ("capture", "insertion", "code", "first call", "report", "call")
 
@@ -158,7 +161,8 @@ EXPONENTS = tuple(
 )
 
 
-def _bounds(settings: Settings) -> tuple[Bound, ...]:
+def bounds_of(settings: Settings) -> tuple[Bound, ...]:
+    """Return the bounds, of what is measured."""
     shapes = [
         bound
         for shape in settings.shapes
@@ -171,13 +175,11 @@ def _bounds(settings: Settings) -> tuple[Bound, ...]:
             ),
         )
     ]
-    size = settings.function_sizes[-1]
-    one = Bound(
-        "one_function",
-        f"time a call of one function of {size:,} nodes over that of many",
-        at_most=1.01,
-    )
-    return (*EXPONENTS, *shapes, one)
+    parts = [
+        Bound(f"split_{n}", f"time a call of split code over one function, {n:,} nodes", 1.01)
+        for n in settings.function_sizes
+    ]
+    return (*EXPONENTS, *shapes, *parts)
 
 
 def _title(shape: tuple[int, int, Any]) -> str:
@@ -325,53 +327,47 @@ def _report_and_summary(timed: nn.Module) -> fx_instrument.Report:
     return report
 
 
-def function_source(num_nodes: int, num_in_part: int) -> str:
-    """Return code like that of a timed graph, in functions of so many nodes each."""
-    parts, calls = [], []
-    for start in range(0, num_nodes, num_in_part):
-        stop = min(start + num_in_part, num_nodes)
-        lines = [
-            f"    x{i + 1} = pass_on(x{i});  x{i} = None\n    t[{i + 1}] = clock()\n"
-            for i in range(start, stop)
-        ]
-        parts.append(f"def part{start}(t, x{start}):\n{''.join(lines)}    return x{stop}\n")
-        calls.append(f"    x = part{start}(t, x)\n")
-    first = f"    t = [None] * {num_nodes + 1}\n    t[0] = clock()\n"
-    return f"{''.join(parts)}def run(x):\n{first}{''.join(calls)}    return x\n"
+def timed_graph(num_nodes: int, *, is_split: bool) -> tuple[fx.GraphModule, float]:
+    """Return a timed chain, its code split as it is or in one function, and the compile seconds."""
+    graph = fx.symbolic_trace(Chain(num_nodes)).graph
+    recorder = Recorder(insert_timestamps(graph, "recorder"), keep=1)
+    whole = unittest.mock.patch.object(splitting, "MOST", math.inf)
+    with contextlib.nullcontext() if is_split else whole:
+        compile_s, made = _seconds(lambda: fx.GraphModule({"recorder": recorder}, graph))
+    return made, compile_s
 
 
 def time_function(num_nodes: int, num_rounds: int) -> dict[str, Any]:
-    """Return what it takes to compile one function, and how long a call of it takes over many."""
-    calls = []
-    seconds = []
-    for size in (num_nodes, SPLIT_SIZE):
-        source = function_source(num_nodes, size)
-        namespace: dict[str, Any] = {"pass_on": lambda x: x, "clock": time.perf_counter_ns}
-        compile_s, code = _seconds(lambda source=source: compile(source, "<code>", "exec"))
-        exec(code, namespace)
-        calls.append(namespace["run"])
-        seconds.append(compile_s)
+    """Return how long a call takes, with the code split and in one function, and the making."""
+    x = torch.ones(2)
+    (split, split_s), (whole, whole_s) = (
+        timed_graph(num_nodes, is_split=is_split) for is_split in (True, False)
+    )
+    if not torch.equal(split(x), whole(x)):
+        raise AssertionError(f"a chain of {num_nodes} nodes gives another output when it is split")
     tracemalloc.start()
     try:
-        compile(function_source(num_nodes, num_nodes), "<code>", "exec")
+        compile(whole.code, "<code>", "exec")
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     times: list[tuple[float, ...]] = []
     num_calls = max(1, 100_000 // num_nodes)
-    for index in range(-1, 7 * num_rounds):
-        pair = [_time_calls(call, num_calls) for call in calls[:: 1 if index % 2 else -1]]
+    gc.collect()
+    for index in range(-1, 15 * num_rounds):
+        step = 1 if index % 2 else -1
+        pair = [_time_calls(call, x, num_calls) for call in (split, whole)[::step]][::step]
         if index >= 0:  # before, the code is warmed up
-            times.append(tuple(pair if index % 2 else pair[::-1]))
-    return {"compile_s": seconds[0], "peak_bytes": peak, "times_s": times}
+            times.append(tuple(pair))
+    return {"split_s": split_s, "whole_s": whole_s, "peak_bytes": peak, "times_s": times}
 
 
-def _time_calls(call: Callable[[Any], Any], num_calls: int) -> float:
+def _time_calls(call: Callable[[Any], Any], x: torch.Tensor, num_calls: int) -> float:
     for _ in range(2):
-        call(None)
+        call(x)
     start_ns = time.perf_counter_ns()
     for _ in range(num_calls):
-        call(None)
+        call(x)
     return (time.perf_counter_ns() - start_ns) / num_calls / 1e9
 
 
@@ -414,8 +410,8 @@ def figures(found: dict[str, Any]) -> dict[str, Figure]:
         made[f"report_s_{key}"] = _figure(report["report_s"])
         ratio = report["peak_bytes"] / report["kept_bytes"]
         made[f"report_memory_{key}"] = Figure(ratio, ratio, ratio)
-    *_, largest = found["functions"].values()
-    made["one_function"] = _figure([one / many for one, many in largest["times_s"]])
+    for size, one in found["functions"].items():
+        made[f"split_{size}"] = _figure([split / whole for split, whole in one["times_s"]])
     return made
 
 
@@ -469,21 +465,20 @@ def tables(found: dict[str, Any]) -> list[str]:
     functions = [
         (
             f"{size:,}",
-            f"{one['compile_s']:.3f}",
+            f"{one['split_s']:.3f}",
+            f"{one['whole_s']:.3f}",
             f"{one['peak_bytes'] / size / 1e3:.1f}",
-            f"{1e9 * statistics.median(a for a, _ in one['times_s']) / size:.1f}",
-            f"{1e9 * statistics.median(b for _, b in one['times_s']) / size:.1f}",
-            f"{statistics.median(a / b for a, b in one['times_s']):.3f}",
+            f"{1e9 * statistics.median(split for split, _ in one['times_s']) / size:.1f}",
+            f"{1e9 * statistics.median(whole for _, whole in one['times_s']) / size:.1f}",
+            f"{statistics.median(split / whole for split, whole in one['times_s']):.3f}",
         )
         for size, one in found["functions"].items()
     ]
-    made.append(
-        _right(
-            functions,
-            ("Nodes", "Compile (s)", "kB a node", "One (ns)", "Many (ns)", "One over many"),
-            0,
-        )
-    )
+    headers = (
+        "Nodes", "Made split (s)", "whole (s)", "Compile (kB a node)", "Split (ns)", "Whole (ns)",
+        "Split over whole",
+    )  # fmt: skip
+    made.append(_right(functions, headers, 0))
     return made
 
 
@@ -528,7 +523,7 @@ def main(argv: Sequence[str] | None = None, settings: Settings | None = None) ->
             found = measure(settings)
     finally:
         torch.set_num_threads(num_threads)
-    bounds, known = _bounds(settings), figures(found)
+    bounds, known = bounds_of(settings), figures(found)
     print("\n\n".join([*tables(found), bounds_table(bounds, known)]))
     if arguments.json is not None:
         write_json(

@@ -9,16 +9,20 @@ a tuple.
 is found only after ordinary look-up has failed: 1.5 µs and more a level. Here the dict of a
 module's children is fetched once a run, where it is first needed, and the call reads
 ``layer1_0_modules["conv1"](x)``. A submodule that was replaced between two runs is seen.
+
+The code of a graph of thousands of nodes is split into functions; see :mod:`.splitting`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, cast
 
 from torch import fx, nn
 from torch.fx.graph import CodeGen, PythonCode, _format_target, _Namespace
 
 from .recorder import commit
+from .splitting import COUNTER, first_of_parts, split
 
 __all__ = ["INSERTED", "TimedCodeGen", "has_registered_targets", "is_inserted"]
 
@@ -66,14 +70,24 @@ class TimedCodeGen(CodeGen):
             ]
             readings = namespace.create_name("t", None)
         transform = self._body_transformer
+        parts = first_of_parts(own)
+
+        def create_name(hint: str) -> str:
+            return namespace.create_name(hint, None)
 
         def shorten(body: list[str]) -> list[str]:
             if self.has_short_lookups:
-                body = _shorten_lookups(body, own, root_module, namespace)
+                body = _shorten_lookups(body, own, root_module, namespace, parts)
             if is_timed:
                 body = _add_inserted(
                     body, own, every, _texts_of(commits[0], root_module, readings, *self._names)
                 )
+            if parts:
+                shared = [root_module, *([readings] if is_timed else [])]
+                rest = next((node for node in reversed(every) if node.op == "output"), None)
+                if is_timed:
+                    rest = cast(fx.Node, commits[0].args[0])
+                body = split(body, every, own, parts, rest, shared, create_name)
             return transform(body) if transform else body
 
         self._body_transformer = shorten
@@ -87,10 +101,6 @@ class TimedCodeGen(CodeGen):
     def additional_globals(self) -> list[tuple[str, Any]]:
         """Return what the code calls, beside the targets of the nodes that are not inserted."""
         return [*super().additional_globals(), *self._names]
-
-
-# What code generation gives to its transformers: each node's text follows a line with its index.
-_COUNTER = "# COUNTER: "
 
 
 def _texts_of(
@@ -121,14 +131,14 @@ def _add_inserted(
 
     def add_up_to(own_node: fx.Node | None) -> None:
         for index, node in remaining:
-            lines.append(f"{_COUNTER}{index}\n")
+            lines.append(f"{COUNTER}{index}\n")
             if node is own_node:
                 return
             lines.append(texts[node])
 
     for text in body:
-        if text.startswith(_COUNTER):
-            add_up_to(own[int(text[len(_COUNTER) :])])
+        if text.startswith(COUNTER):
+            add_up_to(own[int(text[len(COUNTER) :])])
         else:
             lines.append(text)
     add_up_to(None)
@@ -136,9 +146,17 @@ def _add_inserted(
 
 
 def _shorten_lookups(
-    body: list[str], nodes: list[fx.Node], root_module: str, namespace: _Namespace
+    body: list[str],
+    nodes: list[fx.Node],
+    root_module: str,
+    namespace: _Namespace,
+    parts: Collection[fx.Node],
 ) -> list[str]:
-    """Return ``body`` with the look-up of each target replaced by a cheap one."""
+    """Return ``body`` with the look-up of each target replaced by a cheap one.
+
+    Each of ``parts`` is the first node of a function of its own, which looks them up anew.
+    """
+    firsts = {*parts}
     children: dict[str, str] = {}
     lines: list[str] = []
 
@@ -157,8 +175,10 @@ def _shorten_lookups(
 
     node: fx.Node | None = None
     for text in body:
-        if text.startswith(_COUNTER):
-            node = nodes[int(text.removeprefix(_COUNTER))]
+        if text.startswith(COUNTER):
+            node = nodes[int(text.removeprefix(COUNTER))]
+            if node in firsts:
+                children.clear()
         elif node is not None and node.op in ("call_module", "get_attr"):
             target = str(node.target)
             owner, _, name = target.rpartition(".")

@@ -49,6 +49,7 @@ LAYERS = (
     "tape",
     "recorder",
     "packing",
+    "splitting",
     "codegen",
     "insertion",
     "options",
@@ -135,11 +136,12 @@ def test_capture_knows_nothing_of_clocks_and_reports(module: str) -> None:
     assert siblings <= {"errors", "recording", "locks", "value_checks", *CAPTURING}
 
 
-@pytest.mark.parametrize("module", ["recorder", "packing", "codegen", "insertion"])
+@pytest.mark.parametrize("module", ["recorder", "packing", "splitting", "codegen", "insertion"])
 def test_insertion_knows_nothing_of_capture_and_reports(module: str) -> None:
     siblings, _ = imports_of(module)
     assert siblings <= {
-        "clock", "keeping", "locks", "sketch", "recorder", "packing", "codegen", "value_checks"
+        "clock", "keeping", "locks", "sketch", "recorder", "packing", "splitting", "codegen",
+        "value_checks"
     }  # fmt: skip
 
 
