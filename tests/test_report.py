@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,11 +13,15 @@ import numpy as np
 import pytest
 import torch
 import toys
+from hypothesis import given
+from hypothesis import strategies as st
+from tabulate import tabulate
 from torch import fx, nn
 
 import fx_instrument
 from fx_instrument import EmptyRecordingError, NodeRow, Recording, Report, instrument
 from fx_instrument.recording import merge
+from fx_instrument.table import texts_of_floats
 
 HEADERS = ["Op type", "Op", "Average runtime (s)", "Pct total runtime"]
 
@@ -409,3 +414,50 @@ def test_report_works_after_dead_code_elimination() -> None:
     report = fx_instrument.report(m)
     assert report.num_runs == 2
     assert (report.node_ns.sum(axis=1) == report.total_ns).all()
+
+
+@pytest.mark.parametrize("num_runs", [1, 7])
+def test_long_tables_are_those_of_tabulate(num_runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"{'long_' * (i % 3)}{i}" for i in range(40)]
+    rows = tuple(NodeRow(name, "call_module", name, "", True) for name in names)
+    times_ns = [7 * i % 50 * 10 ** (i % 9) for i in range(40)]
+    readings_ns = np.cumsum([[0, *times_ns]] * num_runs, axis=1)
+    has_run = np.ones((num_runs, 40), bool)
+    has_run[:, 5] = False  # its mean is not known
+    report = Report(Recording(rows, readings_ns, has_run, clock_ns=40.0))
+
+    def texts() -> list[str]:
+        return [
+            text
+            for top in (None, 3)
+            for text in (
+                report.summary(top=top),
+                report.summary(should_sort=True, top=top),
+                report.summary(top=top, tablefmt="github"),
+                str(report.table(top=top)),
+                str(report.table(sort="mean", top=top)),
+            )
+        ]
+
+    short = texts()
+    monkeypatch.setattr(sys.modules["fx_instrument.table"], "MANY", 0)
+    monkeypatch.setattr(sys.modules["fx_instrument.report"], "MANY", 0)
+    assert texts() == short
+
+
+@given(
+    st.lists(st.none() | st.floats(), min_size=1).filter(lambda v: any(x is not None for x in v))
+)
+def test_numbers_are_written_as_tabulate_writes_them(values: list[float | None]) -> None:
+    table = tabulate([(value,) for value in values], tablefmt="plain", missingval="unknown")
+    texts = texts_of_floats(values, "unknown")
+    width = max(map(len, texts))
+    assert [text.rjust(width).rstrip() for text in texts] == table.split("\n")
+
+
+def test_sums_over_runs_are_right_where_those_of_the_readings_overflow() -> None:
+    rows = (NodeRow("a", "call_module", "a", "", True), NodeRow("b", "call_module", "b", "", True))
+    start_ns = np.iinfo(np.int64).max - 1000
+    readings_ns = np.array([[start_ns, start_ns + 100, start_ns + 300]] * 5)
+    report = Report(Recording(rows, readings_ns, np.ones((5, 2), bool)))
+    assert [row.total_ns for row in report.rows] == [500, 1000]
