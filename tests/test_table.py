@@ -158,8 +158,8 @@ def test_the_head_tells_what_was_measured() -> None:
     runs, times, clock, machine = m.report().head.splitlines()
     assert runs == "10 runs recorded of 10 seen"
     assert re.fullmatch(
-        r"mean total [\d.]+ us, 95 % interval [\d.]+ us to [\d.]+ us, "
-        r"standard deviation [\d.]+ us",
+        r"mean total [\d.]+ \ws, 95 % interval [\d.]+ \ws to [\d.]+ \ws, "
+        r"standard deviation [\d.]+ \ws",
         times,
     )
     assert re.fullmatch(
