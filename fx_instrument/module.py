@@ -27,6 +27,7 @@ from torch import fx, nn
 from torch.fx.graph import PythonCode
 
 from .aborting import row_that_raised
+from .capture import paused_collector
 from .clock import (
     DEFAULT_CLOCK,
     ClockChoice,
@@ -451,7 +452,8 @@ class Instrumentation:
         """Return the report of all runs up to now."""
         if warmup is None:
             warmup = "auto" if self.options.warmup == "auto" else 0
-        return Report(self.recording(), warmup)
+        with paused_collector():  # it would look through all graphs
+            return Report(self.recording(), warmup)
 
     def summary(self, should_sort: bool) -> str:
         """Return the table of all runs up to now; before any, a sentence that says so."""
