@@ -3,7 +3,7 @@
 The graph stays as it is; only what is written for its nodes is shorter. A reading goes straight
 into a list, ``t[3] = clock()``, which the commit takes as it is: a local variable for each reading
 makes a frame so large that CPython sets memory up for it at every call, and has to be copied into
-a tuple.
+a tuple. The list is one of an earlier run, whose readings make room for those of this.
 
 ``torch.fx`` writes ``getattr(self.layer1, "0").conv1(x)``, where each level is an attribute that
 is found only after ordinary look-up has failed: 1.5 µs and more a level. Here the dict of a
@@ -21,7 +21,7 @@ from typing import Any, cast
 from torch import fx, nn
 from torch.fx.graph import CodeGen, PythonCode, _format_target, _Namespace
 
-from .recorder import commit
+from .recorder import commit, new_readings
 from .splitting import COUNTER, first_of_parts, split
 
 __all__ = ["INSERTED", "TimedCodeGen", "has_registered_targets", "is_inserted"]
@@ -66,7 +66,11 @@ class TimedCodeGen(CodeGen):
             clock = commits[0].args[1][0].target
             self._names = [
                 (namespace.create_name(hint, target), target)
-                for hint, target in (("clock", clock), ("commit", commit))
+                for hint, target in (
+                    ("clock", clock),
+                    ("new_readings", new_readings),
+                    ("commit", commit),
+                )
             ]
             readings = namespace.create_name("t", None)
         transform = self._body_transformer
@@ -108,6 +112,7 @@ def _texts_of(
     root_module: str,
     readings: str,
     clock: tuple[str, Any],
+    new_readings: tuple[str, Any],
     commit: tuple[str, Any],
 ) -> dict[fx.Node, str]:
     """Return what is written for each inserted node."""
@@ -115,9 +120,9 @@ def _texts_of(
     nodes: Any
     recorder, nodes = commit_node.args
     texts = {node: f"{readings}[{index}] = {clock[0]}()\n" for index, node in enumerate(nodes)}
-    texts[nodes[0]] = f"{readings} = [None] * {len(nodes)}\n{texts[nodes[0]]}"
-    texts[recorder] = ""
     target = _format_target(root_module, recorder.target)
+    texts[nodes[0]] = f"{readings} = {new_readings[0]}({target})\n{texts[nodes[0]]}"
+    texts[recorder] = ""
     texts[commit_node] = f"{commit[0]}({target}, {readings})\n"
     return texts
 

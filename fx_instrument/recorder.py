@@ -16,7 +16,7 @@ from .keeping import Keep, KeptRuns, MemoryGuard, SketchedRuns, runs_store
 from .locks import new_lock
 from .sketch import Sketch
 
-__all__ = ["LAST", "PassingRecorder", "Recorder", "commit"]
+__all__ = ["LAST", "PassingRecorder", "Recorder", "commit", "new_readings"]
 
 
 # Readings that may wait as Python objects (32 bytes each) before they are packed to 8 bytes each.
@@ -39,6 +39,7 @@ class Recorder(torch.nn.Module):
     Attributes:
         pending: the runs that wait to be packed.
         max_pending: how many may wait.
+        spare: lists that runs may write their readings to, whatever they hold now.
         on_pack: is called once, after the next packing; None calls nothing.
     """
 
@@ -59,6 +60,7 @@ class Recorder(torch.nn.Module):
         self._reader = ReadingsOf(clock)
         self.stores = [runs_store(keep, num_readings) for _ in range(self._reader.num_clocks)]
         self.pending: list[Sequence[float]] = []
+        self.spare: list[list[Any]] = []
         self.max_pending = self.usual_max_pending
         self._lock = new_lock()
 
@@ -82,6 +84,8 @@ class Recorder(torch.nn.Module):
                 self.num_lost += len(rows)
                 added = 0
             del self.pending[: len(rows)]
+            # Not more than wait at once, or than there are threads that take them.
+            self.spare += [row for row in rows if type(row) is list]
         if added:
             self.guard.add(added)
         on_pack, self.on_pack = self.on_pack, None
@@ -194,9 +198,28 @@ class PassingRecorder(torch.nn.Module):
 
     max_pending = 1
     pending = _HandOver()
+    spare: tuple[list[Any], ...] = ()
+
+    def __init__(self, num_readings: int) -> None:
+        super().__init__()
+        self.num_readings = num_readings
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PassingRecorder:
-        return PassingRecorder()
+        return PassingRecorder(self.num_readings)
+
+
+def new_readings(recorder: Recorder | PassingRecorder) -> list[Any]:
+    """Return a list for the readings of a run of ``recorder``, each of which is yet to be set.
+
+    One of an earlier run, if there is: to set an item of that frees the number that was there, and
+    the next reading takes its place in memory. That saves a tenth of what a reading costs.
+    """
+    if recorder.spare:
+        try:
+            return cast(Recorder, recorder).spare.pop()
+        except IndexError:  # Another thread took the last.
+            pass
+    return [None] * recorder.num_readings
 
 
 @has_side_effect

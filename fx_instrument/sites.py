@@ -122,7 +122,8 @@ class Times:
         """
         self.pack()
         steps_ns = self._reader.array_ns(self._kept_ns[channel])
-        return np.array(self._kept_runs, np.int64), steps_ns.reshape(-1, self._num_readings - 1)
+        runs = np.array(self._kept_runs, np.int64)
+        return runs, steps_ns.reshape(len(runs), self._num_readings - 1)
 
     def starts_ns(self) -> Ints:
         """Return the first reading of each call: ``int64`` of shape ``(num_calls,)``."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import linecache
+import re
 import types
 import weakref
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
@@ -56,6 +58,9 @@ _MAX_USELESS = 8
 
 # Runs after which it is known which rows are cheap.
 _NUM_PILOT_RUNS = 16
+
+# A line of generated code that reads the clock.
+_READING = re.compile(r"\s*(\w+)\[\d+\] = clock\w*\(\)")
 
 # How reasons begin that tell of a change of what outlives the call.
 _CHANGES = ("it sets its attribute", "it changes ")
@@ -156,16 +161,27 @@ class Variant:
         return [index for index, row in enumerate(self.rows) if row.is_timed]
 
     def readings_until(self, error: BaseException) -> list[float]:
-        """Return the readings of a run that raised ``error``; none if its code keeps no list."""
+        """Return the readings of a run that raised ``error``; none if it had none yet.
+
+        They are as many as stand in the code before the line that raised.
+        """
+        code = self.run.__code__
+        frame: types.FrameType | None = None
+        line = 0
         trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code is not self.run.__code__:
+        while trace is not None:
+            if trace.tb_frame.f_code is code:
+                frame = trace.tb_frame
+            # That of a long graph is split into functions.
+            if frame is not None and trace.tb_frame.f_code.co_filename == code.co_filename:
+                line = trace.tb_lineno
             trace = trace.tb_next
-        for value in () if trace is None else trace.tb_frame.f_locals.values():
-            if type(value) is list and len(value) == self.num_readings and type(value[0]) in (
-                int, float,
-            ):  # fmt: skip
-                return [reading for reading in value if reading is not None]
-        return []
+        if frame is None:
+            return []
+        lines = linecache.getlines(code.co_filename, frame.f_globals)[: line - 1]
+        found = [match for match in map(_READING.match, lines) if match]
+        readings = frame.f_locals.get(found[0][1]) if found else None
+        return readings[: len(found)] if isinstance(readings, list) else []
 
     @functools.cached_property
     def num_readings(self) -> int:
@@ -488,7 +504,7 @@ class Graphs:
             recorder = self._new_recorder(num_readings, keep) if is_plain else None
             if type(graph._codegen) is TimedCodeGen and has_registered_targets(graph, self.model):
                 graph.set_codegen(TimedCodeGen(has_short_lookups=True))
-            extra = {name: recorder or PassingRecorder(), **constants}
+            extra = {name: recorder or PassingRecorder(num_readings), **constants}
             # What the code finds by look-up on the instance, but is not the module's.
             self._on_holder.update(extra)
             self.set_holder(self.holder)

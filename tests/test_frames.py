@@ -1911,3 +1911,26 @@ def test_runs_leave_nothing_for_the_garbage_collector(build: Any) -> None:
     finally:
         gc.enable()
     assert min(numbers) == 0
+
+
+def test_a_graph_without_operations_is_counted_in_a_frame() -> None:
+    class Nothing(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.nothing = Nothing()
+            self.num_calls = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.num_calls += 1
+            return self.nothing(x)
+
+    m = instrument(Net())
+    for _ in range(3):
+        m(torch.ones(1))
+    report = fx_instrument.report(m)
+    assert [(row.name, row.num_calls) for row in report.rows] == [("Net", 3), ("nothing", 3)]
+    assert report.rows[1].ns.tolist() == [0, 0, 0]
