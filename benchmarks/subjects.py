@@ -79,7 +79,14 @@ def instrumented_in(num_threads: int) -> str:
     return f"{INSTRUMENTED}, {num_threads} threads"
 
 
-ARM_NAMES += tuple(name(num) for num in NUM_THREADS for name in (untimed_in, instrumented_in))
+def floor_in(num_threads: int) -> str:
+    """Return the name of the arm that reads the clock in so many threads."""
+    return f"{FLOOR}, {num_threads} threads"
+
+
+ARM_NAMES += tuple(
+    name(num) for num in NUM_THREADS for name in (untimed_in, instrumented_in, floor_in)
+)
 
 
 @fx.wrap
@@ -264,6 +271,13 @@ def build_arms(subject: Subject, model: nn.Module) -> tuple[list[Arm], nn.Module
             arms += [
                 Arm(plain_name, Threads(untimed, num), plain_name, num_timed),
                 Arm(name, Threads(instrumented, num), plain_name, num_timed),
+                Arm(
+                    floor_in(num),
+                    Threads(_clock_loop(nodes + 1), num),
+                    floor_in(num),
+                    num * Threads.NUM_CALLS * (nodes + 1),
+                    has_output=False,
+                ),
             ]
     if leaves:
         modules = {name: plain.get_submodule(name) for name in leaves}

@@ -21,7 +21,7 @@ __all__ = ["LAST", "PassingRecorder", "Recorder", "commit", "new_readings"]
 
 # Readings that may wait as Python objects (32 bytes each) before they are packed to 8 bytes each.
 # Few, so that no single run pays for many.
-_MAX_PENDING_READINGS = 2**12
+_MAX_PENDING_READINGS = 2**14
 
 
 class Recorder(torch.nn.Module):
@@ -72,22 +72,37 @@ class Recorder(torch.nn.Module):
     def pack(self) -> None:
         """Pack the runs that wait."""
         with self._lock:
-            # Another thread may append meanwhile: only the rows that were seen are taken out.
-            rows = self.pending[:]
-            if not rows:
-                return
+            self._pack()
+        self._tell_of_packing()
+
+    def pack_unless_busy(self) -> None:
+        """Pack the runs that wait, unless another thread is at work here.
+
+        That one need not be waited for: some of the next runs will pack.
+        """
+        if self._lock.acquire(blocking=False):
             try:
-                arrays = self._reader.pack(rows, self.num_readings)
-                added = sum(s.add(a) for s, a in zip(self.stores, arrays, strict=True))
-            except MemoryError:
-                # The model goes on: what is lost is told in the report.
-                self.num_lost += len(rows)
-                added = 0
-            del self.pending[: len(rows)]
-            # Not more than wait at once, or than there are threads that take them.
-            self.spare += [row for row in rows if type(row) is list]
-        if added:
-            self.guard.add(added)
+                self._pack()
+            finally:
+                self._lock.release()
+            self._tell_of_packing()
+
+    def _pack(self) -> None:
+        # Another thread may append meanwhile: only the rows that were seen are taken out.
+        rows = self.pending[:]
+        if not rows:
+            return
+        try:
+            arrays = self._reader.pack(rows, self.num_readings)
+            self.guard.add(sum(s.add(a) for s, a in zip(self.stores, arrays, strict=True)))
+        except MemoryError:
+            # The model goes on: what is lost is told in the report.
+            self.num_lost += len(rows)
+        del self.pending[: len(rows)]
+        # Not more than wait at once, or than there are threads that take them.
+        self.spare += [row for row in rows if type(row) is list]
+
+    def _tell_of_packing(self) -> None:
         on_pack, self.on_pack = self.on_pack, None
         if on_pack is not None:
             on_pack()
@@ -231,4 +246,4 @@ def commit(recorder: Recorder | PassingRecorder, readings: Sequence[float]) -> N
     pending = recorder.pending
     pending.append(readings)
     if len(pending) >= recorder.max_pending:
-        cast(Recorder, recorder).pack()
+        cast(Recorder, recorder).pack_unless_busy()
