@@ -27,6 +27,9 @@ import torch
 
 _NORMAL_QUANTILE_95 = 1.96
 
+# How many frames of _at_depth() go into a chunk of CPython's stack, roughly.
+_NUM_DEPTHS = 128
+
 
 class OutputsDifferError(RuntimeError):
     """An arm computes something else than the arm that it is compared with."""
@@ -138,7 +141,9 @@ def measure(
 
     A round visits the arms in a random order and the next round in the reverse of it, so that
     no arm profits from its place and any two arms are equally far apart. The garbage collector
-    is off while an arm runs and works between rounds.
+    is off while an arm runs and works between rounds. Each round begins at another depth of the
+    stack: a long function that does not fit into what is left of a chunk of its memory gets a new
+    one at each call, from CPython 3.11 on, which would else be the luck of an arm.
 
     Args:
         arms: what to time.
@@ -154,7 +159,7 @@ def measure(
         For each arm's name, ``float64``, shape ``(num_rounds,)``: nanoseconds a call.
     """
     times_ns = {arm.name: np.empty(num_rounds) for arm in arms}
-    shuffle = random.Random(0).shuffle
+    shuffle, depths = random.Random(0).shuffle, random.Random(1)
     order = list(arms)
     with _collector_off():
         num_calls = {arm.name: _calls_per_block(arm, inputs, block_ns, warmup_ns) for arm in arms}
@@ -164,8 +169,9 @@ def measure(
             else:
                 order.reverse()
             gc.collect()
+            depth = depths.randrange(_NUM_DEPTHS)
             for arm in order:
-                time_ns = _time_block(arm, inputs, num_calls[arm.name])
+                time_ns = _at_depth(depth, arm, inputs, num_calls[arm.name])
                 if round_index >= 0:
                     times_ns[arm.name][round_index] = time_ns
             if progress is not None:
@@ -173,6 +179,12 @@ def measure(
     if progress is not None:
         _show_progress("")
     return times_ns
+
+
+def _at_depth(depth: int, arm: Arm, inputs: Sequence[Any], num_calls: int) -> float:
+    if depth:
+        return _at_depth(depth - 1, arm, inputs, num_calls)
+    return _time_block(arm, inputs, num_calls)
 
 
 def _time_block(arm: Arm, inputs: Sequence[Any], num_calls: int) -> float:
