@@ -3,7 +3,7 @@
 The graph stays as it is; only what is written for its nodes is shorter. A reading goes straight
 into a list, ``t[3] = clock()``, which the commit takes as it is: a local variable for each reading
 makes a frame so large that CPython sets memory up for it at every call, and has to be copied into
-a tuple. The list is one of an earlier run, whose readings make room for those of this.
+a tuple. In a long graph the list is one of an earlier run, whose readings make room for these.
 
 ``torch.fx`` writes ``getattr(self.layer1, "0").conv1(x)``, where each level is an attribute that
 is found only after ordinary look-up has failed: 1.5 µs and more a level. Here the dict of a
@@ -21,7 +21,7 @@ from typing import Any, cast
 from torch import fx, nn
 from torch.fx.graph import CodeGen, PythonCode, _format_target, _Namespace
 
-from .recorder import commit, new_readings
+from .recorder import MIN_REUSED, commit, new_readings
 from .splitting import COUNTER, first_of_parts, split
 
 __all__ = ["INSERTED", "TimedCodeGen", "has_registered_targets", "is_inserted"]
@@ -73,6 +73,7 @@ class TimedCodeGen(CodeGen):
                 )
             ]
             readings = namespace.create_name("t", None)
+            holder = namespace.create_name("recorder", None)
         transform = self._body_transformer
         parts = first_of_parts(own)
 
@@ -84,7 +85,10 @@ class TimedCodeGen(CodeGen):
                 body = _shorten_lookups(body, own, root_module, namespace, parts)
             if is_timed:
                 body = _add_inserted(
-                    body, own, every, _texts_of(commits[0], root_module, readings, *self._names)
+                    body,
+                    own,
+                    every,
+                    _texts_of(commits[0], root_module, readings, holder, *self._names),
                 )
             if parts:
                 shared = [root_module, *([readings] if is_timed else [])]
@@ -111,6 +115,7 @@ def _texts_of(
     commit_node: fx.Node,
     root_module: str,
     readings: str,
+    holder: str,
     clock: tuple[str, Any],
     new_readings: tuple[str, Any],
     commit: tuple[str, Any],
@@ -121,9 +126,14 @@ def _texts_of(
     recorder, nodes = commit_node.args
     texts = {node: f"{readings}[{index}] = {clock[0]}()\n" for index, node in enumerate(nodes)}
     target = _format_target(root_module, recorder.target)
-    texts[nodes[0]] = f"{readings} = {new_readings[0]}({target})\n{texts[nodes[0]]}"
+    if len(nodes) < MIN_REUSED:
+        holder = target
+        texts[nodes[0]] = f"{readings} = [None] * {len(nodes)}\n{texts[nodes[0]]}"
+    else:
+        new = f"{holder} = {target}\n{readings} = {new_readings[0]}({holder})\n"
+        texts[nodes[0]] = new + texts[nodes[0]]
     texts[recorder] = ""
-    texts[commit_node] = f"{commit[0]}({target}, {readings})\n"
+    texts[commit_node] = f"{commit[0]}({holder}, {readings})\n"
     return texts
 
 

@@ -263,6 +263,7 @@ class Facts:
             "has_global_hooks": has_global_hooks,
             "is_open": _is_open,
             "is_same": _holds_same,
+            "are_classes_current": self._classes.are_current,
             "are_classes_unchanged": self._classes.are_unchanged,
             "are_unchanged": self._contents.are_unchanged,
             "member": _member,
@@ -327,7 +328,8 @@ class Facts:
     def _add_forward(self, cls: type) -> None:
         forward = self._constant(forward_of(cls))
         self._require(f"{self._constant(cls)}.forward is {forward}")
-        for base in cls.__mro__[: cls.__mro__.index(nn.Module)]:
+        self._add_defaults(forward_of(cls))
+        for base in cls.__mro__[1 : cls.__mro__.index(nn.Module)]:
             # That of a base class is what super() gives.
             if isinstance(vars(base).get("forward"), types.FunctionType):
                 self._add_entry(base, "forward")
@@ -425,16 +427,17 @@ class Facts:
             return
         self._seen[key] = None
         self._add_class_entry(cls, name)
-        for function in functions_of(vars(cls)[name]):
+        self._add_defaults(vars(cls)[name])
+
+    def _add_defaults(self, method: Any) -> None:
+        for function in functions_of(method):
             if function.__defaults__ is not None:
                 defaults = self._constant(function.__defaults__)
                 self._require(f"{self._constant(function)}.__defaults__ is {defaults}")
 
     def _add_class_entry(self, cls: type, name: str) -> None:
-        self._classes.add(cls, name)
-        if "classes" not in self._seen:
-            self._seen["classes"] = None
-            self._require("are_classes_unchanged()")
+        self._classes.add_entry(cls, name)
+        self._require("are_classes_current() or are_classes_unchanged()", once=True)
 
     def add_method(self, cls: type, code: types.CodeType) -> None:
         """``code`` ran as the method of an object of ``cls``, or of ``cls`` itself."""

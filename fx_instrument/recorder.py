@@ -16,12 +16,16 @@ from .keeping import Keep, KeptRuns, MemoryGuard, SketchedRuns, runs_store
 from .locks import new_lock
 from .sketch import Sketch
 
-__all__ = ["LAST", "PassingRecorder", "Recorder", "commit", "new_readings"]
+__all__ = ["LAST", "MIN_REUSED", "PassingRecorder", "Recorder", "commit", "new_readings"]
 
 
 # Readings that may wait as Python objects (32 bytes each) before they are packed to 8 bytes each.
 # Few, so that no single run pays for many.
 _MAX_PENDING_READINGS = 2**14
+
+
+# The lists of runs with so many readings are used again; a short one is as fast made.
+MIN_REUSED = 64
 
 
 class Recorder(torch.nn.Module):
@@ -99,8 +103,9 @@ class Recorder(torch.nn.Module):
             # The model goes on: what is lost is told in the report.
             self.num_lost += len(rows)
         del self.pending[: len(rows)]
-        # Not more than wait at once, or than there are threads that take them.
-        self.spare += [row for row in rows if type(row) is list]
+        if self.num_readings >= MIN_REUSED:
+            # Not more than wait at once, or than there are threads that take them.
+            self.spare += [row for row in rows if type(row) is list]
 
     def _tell_of_packing(self) -> None:
         on_pack, self.on_pack = self.on_pack, None
