@@ -63,6 +63,7 @@ class FrameRuns:
         guard: is told how much memory is taken.
         fold: is called, where a sketch is kept, once many readings wait; it is to take them out.
         abort: is told of each run that raised, with the exception.
+        end: is called after each run in steps, which ends when nothing else does.
     """
 
     def __init__(
@@ -72,12 +73,14 @@ class FrameRuns:
         guard: MemoryGuard,
         fold: Callable[[], None],
         abort: Callable[[BaseException], None],
+        end: Callable[[], None],
     ) -> None:
         clock = options.clock
         self.clock = clock
         self._guard = guard
         self._fold = fold
         self.abort = abort
+        self.end = end
         self.mode = TorchCalls() if options.frames == "calls" else None
         self.num_runs = 0
         self._options = options
@@ -871,6 +874,7 @@ class _RunInSteps:
         assert self._start is not None
         self._run.events.append((self._site.times, (self._start, self._end)))
         self._run.runs.commit(self._run)
+        self._run.runs.end()
 
     def abort(self, error: BaseException) -> None:
         """A step has raised an exception."""

@@ -61,6 +61,7 @@ from .recording import (
     sketch_of_graph,
 )
 from .report import NO_RUNS, Report
+from .resuming import RESUMABLE
 from .schedule import Schedule
 from .snapshot import slots_of
 from .soundness import Origin, origin_of
@@ -104,7 +105,9 @@ class Instrumentation:
         self._has_instance_forward = "forward" in model.__dict__
         self.guard = MemoryGuard()
         self.graphs = Graphs(model, "", self.timed_class, options, self.guard)
-        self.frames = FrameRuns(self.graphs, options, self.guard, self._fold_frames, self.abort)
+        self.frames = FrameRuns(
+            self.graphs, options, self.guard, self._fold_frames, self.abort, self._end_run
+        )
         self.schedule = Schedule(options.sample_every, options.num_warmup)
         self.num_threads = torch.get_num_threads()
         self._all_num_threads: list[int] = []
@@ -151,9 +154,14 @@ class Instrumentation:
         if CURRENT.untimed is self or not self.schedule.takes_next():
             return self.run_untimed(module, args, kwargs)
         output = self.run_timed(module, args, kwargs)
+        if type(output) not in RESUMABLE:
+            self._end_run()
+        return output
+
+    def _end_run(self) -> None:
+        """Forget the run that has come to its end, if it is one of the warm-up."""
         if self.schedule.is_warmup():
             self._forget_runs()
-        return output
 
     def run_timed(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run the forward of the drop-in, and record it."""

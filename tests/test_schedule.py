@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -220,6 +221,22 @@ class TestWarmup:
         assert (report.num_runs, report.num_seen, report.num_warmup) == (4, 7, 3)
         assert "4 runs recorded of 7 seen, 3 dropped as warm-up" in report.head
         assert report.rows[-1].num_runs == 4
+
+    def test_a_run_in_steps_is_forgotten_at_its_end(self) -> None:
+        class Steps(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.linear = nn.Linear(1, 1)
+
+            def forward(self, x: torch.Tensor) -> Iterator[torch.Tensor]:
+                for _ in range(3):
+                    yield self.linear(x)
+
+        m = instrument(Steps(), warmup=2)
+        for _ in range(8):
+            assert len([*m(ONE)]) == 3
+        report = m.report()
+        assert (report.num_runs, report.num_seen, report.num_warmup) == (6, 8, 2)
 
     def test_a_report_leaves_out_so_many_runs(self) -> None:
         m = instrument(nn.Sequential(nn.ReLU()), clock=toys.ticking_clock)
