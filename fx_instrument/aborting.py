@@ -24,6 +24,7 @@ def row_that_raised(error: BaseException, model_name: str) -> str:
     found = model_name
     variant: Variant | None = None
     path = ""
+    last: CallSite | None = None
     trace = error.__traceback__
     while trace is not None:
         frame = trace.tb_frame
@@ -33,11 +34,16 @@ def row_that_raised(error: BaseException, model_name: str) -> str:
             names: dict[str, Any] = frame.f_locals
             variant = names["variant"] if isinstance(names.get("variant"), Variant) else variant
             site = names.get("site")
-            if isinstance(site, CallSite):
+            if isinstance(site, CallSite) and site is not last:
+                last = site
+                # A site of a graph is called as its node is, which knows nothing of the path.
+                is_node = hasattr(names.get("self"), "_variant")
+                above = path if is_node else ""
                 runs = (getattr(names.get(name), "runs", None) for name in ("run", "self"))
                 is_root = any(site is getattr(found, "root", None) for found in runs)
                 path = "" if is_root else site.row.target
-                found = site.row.name
+                name = site.row.name
+                found = f"{name_of_path(above)}_{name.lstrip('_')}" if above else name
         trace = trace.tb_next
     return found
 

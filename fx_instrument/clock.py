@@ -122,7 +122,9 @@ def name_of_clock(clock: Clock) -> str:
     """Return how ``clock`` is called in a report."""
     name = next((name for name, known in CLOCKS.items() if known is clock), None)
     if name is None:
-        return f"{clock.__module__}.{getattr(clock, '__qualname__', repr(clock))}"
+        module = getattr(clock, "__module__", None)
+        name = getattr(clock, "__qualname__", repr(clock))
+        return f"{module}.{name}" if module else name
     return name if isinstance(name, str) else " and ".join(name)
 
 
@@ -132,7 +134,10 @@ def is_in_seconds(clock: Clock) -> bool:
     Raises:
         TypeError: it gives neither a float nor an int, or is no function.
     """
-    time = clock() if callable(clock) else None
+    try:
+        time = clock() if callable(clock) else None
+    except TypeError as error:
+        raise TypeError(f"a clock is a function of no arguments, got {clock!r}: {error}") from error
     if type(time) not in (int, float, _TwoTimes):
         raise TypeError(
             "a clock is a function of no arguments that gives a float of seconds or an int of "

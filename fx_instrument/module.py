@@ -158,6 +158,26 @@ class Instrumentation:
             self._end_run()
         return output
 
+    def call_method(
+        self,
+        module: nn.Module,
+        name: str,
+        method: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Call a method of the drop-in other than its forward, and record it if it is its turn."""
+        if not self.schedule.takes_all and not self.schedule.takes_next():
+            outer, CURRENT.untimed = CURRENT.untimed, self
+            try:
+                return method(*args, **kwargs)
+            finally:
+                CURRENT.untimed = outer
+        output = self.frames.run(module, None, method, args, kwargs, method=name)
+        if not self.schedule.takes_all and type(output) not in RESUMABLE:
+            self._end_run()
+        return output
+
     def _end_run(self) -> None:
         """Forget the run that has come to its end, if it is one of the warm-up."""
         if self.schedule.is_warmup():
@@ -493,6 +513,7 @@ class Instrumentation:
             "clock": name_of_clock(self.options.clock),
             "keep": self.options.keep,
             "sample_every": self.options.sample_every,
+            "warmup": self.options.warmup,
             "torch": torch.__version__,
             "python": platform.python_version(),
             "platform": platform.platform(),
@@ -746,8 +767,7 @@ def _timed_method(
             or not state.frames.may_call_modules(self, name)
         ):
             return function(self, *args, **kwargs)
-        eager = types.MethodType(function, self)
-        return state.frames.run(self, None, eager, args, kwargs, method=name)
+        return state.call_method(self, name, types.MethodType(function, self), args, kwargs)
 
     return method
 

@@ -515,6 +515,12 @@ class Report:
     def _runs_in_words(self) -> str:
         recording = self.recording
         words = [f"{_counted(self.num_runs, 'run')} recorded of {self.num_seen} seen"]
+        if recording.num_forgotten:
+            num_recorded = self.num_runs + recording.num_forgotten
+            words = [
+                f"{_counted(self.num_runs, 'run')} kept of {num_recorded} recorded and "
+                f"{self.num_seen} seen"
+            ]
         if recording.num_warmup:
             words.append(f"{recording.num_warmup} dropped as warm-up")
         if recording.num_aborted:
@@ -577,7 +583,7 @@ class Report:
         values = self._columns_of_rows()
         order = self._order(values[sort]) if sort else range(len(self.rows))
         if sort in ("mean", "median", "total", "percent"):
-            self._note_ties(values, order, "median" if sort == "median" else "mean")
+            self._note_ties(values, order, sort)
         shares = [self._self_share(row) for row in self.rows]
         up_to = 0.0
         for index in order:
@@ -606,8 +612,10 @@ class Report:
     def _checked_columns(
         self, columns: Sequence[str] | None, sort: str | None, top: int | None
     ) -> list[str]:
-        if top is not None and top < 0:
+        if top is not None and (not isinstance(top, int) or top < 0):
             raise ValueError(f"top is the number of rows to show, from 0, got {top!r}")
+        if isinstance(columns, str):
+            raise ValueError(f"columns is a list of names, as [{columns!r}], got {columns!r}")
         known = [key for key in TABLE_COLUMNS if key != "cores" or self.recording.second]
         if sort is not None and (sort not in _SORTABLE or sort not in known):
             names = ", ".join(key for key in known if key in _SORTABLE)
@@ -662,9 +670,11 @@ class Report:
         mean_ns = row.total_ns / row.num_calls + self.recording.reading_cost_ns
         return mean_ns < 2 * self.clock_ns
 
-    def _note_ties(self, values: dict[str, list[Any]], order: Sequence[int], key: str) -> None:
+    def _note_ties(self, values: dict[str, list[Any]], order: Sequence[int], sort: str) -> None:
         """Note which rows cannot be told from the next of their level."""
-        intervals = values[f"{key}_interval"]
+        intervals = values["median_interval" if sort == "median" else "mean_interval"]
+        # Totals of different numbers of runs are not compared by their means.
+        is_total = sort in ("total", "percent")
         last_of_level: dict[int, int] = {}
         for index in order:
             depth = self.rows[index].depth
@@ -676,7 +686,9 @@ class Report:
             if above is None or not self.rows[index].is_timed:
                 continue
             pair = intervals[above], intervals[index]
-            if None not in pair and pair[0][0] <= pair[1][1]:
+            if is_total and self.rows[above].num_runs != self.rows[index].num_runs:
+                continue
+            if None not in pair and pair[0][0] <= pair[1][1] and pair[1][0] <= pair[0][1]:
                 note = values["note"][above]
                 values["note"][above] = f"{note} {TIE}" if note else TIE
 
@@ -795,11 +807,16 @@ def _without_warmup(recording: Recording, warmup: int | str) -> Recording:
 def _nothing_recorded(recording: Recording) -> str:
     parts = ["report() needs at least one recorded run, got 0"]
     if recording.num_warmup:
+        asked = recording.environment.get("warmup", 0)
+        needed = max(recording.num_warmup, asked if isinstance(asked, int) else 0)
         parts.append(
             f" after dropping {recording.num_warmup} warm-up runs; call the module more than "
-            f"{recording.num_warmup} times"
+            f"{needed} times"
         )
         return "".join(parts)
+    num_skipped = recording.num_seen - recording.num_aborted
+    if num_skipped > 0:
+        parts.append(f" ({_counted(num_skipped, 'call')} not recorded, as it is paused or sampled)")
     if recording.num_aborted:
         parts.append(f" ({recording.num_aborted} raised an exception before their end)")
     return "".join([*parts, "; call the module first"])

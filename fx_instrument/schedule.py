@@ -27,6 +27,7 @@ class Schedule:
         self._sample_every = sample_every
         self._num_warmup = num_warmup
         self._is_paused = False
+        self._num_blocks = 0
         self._lock = new_lock()
         self.reset()
 
@@ -38,12 +39,12 @@ class Schedule:
 
     def _update(self) -> None:
         is_warm = self.num_warmed >= self._num_warmup
-        self.takes_all = is_warm and self._sample_every == 1 and not self._is_paused
+        self.takes_all = is_warm and self._sample_every == 1 and not self.is_paused
 
     @property
     def is_paused(self) -> bool:
         """Whether no call is recorded."""
-        return self._is_paused
+        return self._is_paused or self._num_blocks > 0
 
     @is_paused.setter
     def is_paused(self, is_paused: bool) -> None:
@@ -54,17 +55,22 @@ class Schedule:
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Record no call within the block."""
-        was_paused = self._is_paused
-        self.is_paused = True
+        # Several threads may be in blocks of their own, which end in any order.
+        self._count_blocks(1)
         try:
             yield
         finally:
-            self.is_paused = was_paused
+            self._count_blocks(-1)
+
+    def _count_blocks(self, change: int) -> None:
+        with self._lock:
+            self._num_blocks += change
+            self._update()
 
     def takes_next(self) -> bool:
         """Whether the call that begins now is recorded."""
         with self._lock:
-            if not self._is_paused:
+            if not self.is_paused:
                 self._num_asked += 1
                 if self._sample_every == 1 or self._num_asked % self._sample_every == 1:
                     return True

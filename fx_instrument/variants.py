@@ -539,7 +539,8 @@ class Graphs:
         if recorder.num_seen < _NUM_PILOT_RUNS:
             recorder.on_pack = functools.partial(self._after_pilot, variant)
             return
-        times_ns = np.diff(recorder.readings_ns(), axis=1).mean(axis=0)
+        # The first runs are cold: a mean would be theirs.
+        times_ns = np.median(np.diff(recorder.readings_ns(), axis=1), axis=0)
         groups = groups_to_merge(times_ns.tolist(), clock_cost_ns(self._clock), budget)
         with self._lock:
             # What a user has changed the graph to cannot be told from its times.

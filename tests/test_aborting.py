@@ -116,6 +116,39 @@ def test_several_rows_are_counted_each_most_first() -> None:
     assert dict(others) == {"inner_0": 1, "Shapes": 1}
 
 
+def test_a_frame_in_a_graph_in_a_frame_is_named_by_its_path() -> None:
+    class Outer(nn.Module):
+        def __init__(self, fails: Fails) -> None:
+            super().__init__()
+            self.part = nn.Sequential(nn.ReLU(), ClosedBlock(fails))
+            self.num_calls = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.num_calls += 1
+            if x.sum() > 100:
+                x = x - 1
+            return self.part(x)
+
+    class Raises(ClosedBlock):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.num_calls += 1
+            if self.fails.should_fail:
+                raise ZeroDivisionError
+            return self.linear(x)
+
+    fails = Fails()
+    model = Outer(fails)
+    model.part[1] = Raises(fails)
+    m = instrument(model)
+    for number in range(6):
+        fails.should_fail = number > 3
+        with contextlib.suppress(ZeroDivisionError):
+            m(ONE)
+    report = m.report()
+    assert report.aborted.rows == {"part_1": 2}
+    assert "part_1" in [row.name for row in report.rows]
+
+
 def test_a_run_that_raises_before_any_other_is_told_of() -> None:
     m = instrument(toys.Fails())
     with pytest.raises(ZeroDivisionError):

@@ -91,7 +91,9 @@ def test_a_model_can_be_paused_before_its_first_call(build: Any) -> None:
     m = instrument(model)
     with fx_instrument.paused(m):
         assert torch.equal(m(ONE), model(ONE))
-        with pytest.raises(EmptyRecordingError, match="got 0; call the module first"):
+        with pytest.raises(
+            EmptyRecordingError, match=r"got 0 \(1 call not recorded, as it is paused or sampled\)"
+        ):
             fx_instrument.report(m)
     m(ONE)
     assert (fx_instrument.report(m).num_runs, fx_instrument.report(m).num_seen) == (1, 2)
@@ -112,6 +114,29 @@ def test_paused_blocks_can_be_nested_and_are_left_when_they_raise() -> None:
     m.resume()
     m(ONE)
     assert (m.report().num_runs, m.report().num_seen) == (2, 6)
+
+
+def test_paused_blocks_of_several_threads_end_in_any_order() -> None:
+    m = instrument(nn.ReLU())
+    first, second = contextlib.ExitStack(), contextlib.ExitStack()
+    first.enter_context(m.paused())
+    second.enter_context(m.paused())
+    first.close()
+    m(ONE)
+    second.close()
+    m(ONE)
+    assert (m.report().num_runs, m.report().num_seen) == (1, 2)
+
+
+def test_methods_are_sampled_and_warmed_up_too() -> None:
+    m = instrument(Closed(), sample_every=10, clock=counting_clock)
+    for _ in range(20):
+        m.encode(ONE)
+    assert m.report().methods["encode"].num_runs == 2
+    m = instrument(Closed(), warmup=5)
+    for _ in range(20):
+        m.encode(ONE)
+    assert m.report().methods["encode"].num_runs == 15
 
 
 def test_methods_are_paused_too() -> None:
