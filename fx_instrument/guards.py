@@ -446,6 +446,8 @@ class Facts:
             for base in cls.__mro__
             for name, value in vars(base).items()
             if any(function.__code__ is code for function in functions_of(value))
+            # A forward that is opened is looked at already.
+            if not (name == "forward" and value is forward_of(cls) and ("class", cls) in self._seen)
         ]
         self.add_class_attributes(cls, [name for _, name in owners])
         for base, name in owners:
