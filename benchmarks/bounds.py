@@ -10,8 +10,11 @@ tell.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
-__all__ = ["BOUNDS", "Bound", "Figure"]
+from tabulate import tabulate
+
+__all__ = ["BOUNDS", "Bound", "Figure", "bounds_table"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +70,23 @@ class Bound:
         if figure.low > self.at_most or figure.high < self.at_least:
             return "BROKEN"
         return "not resolved"
+
+
+def bounds_table(bounds: Sequence[Bound], found: dict[str, Figure]) -> str:
+    """Return the table of the bounds and of what was measured."""
+    rows = [
+        (
+            bound.title,
+            bound.limit,
+            f"{found[bound.key].value:.3g}",
+            f"[{found[bound.key].low:.3g}, {found[bound.key].high:.3g}]",
+            bound.verdict(found[bound.key]),
+        )
+        for bound in bounds
+    ]
+    return tabulate(
+        rows, headers=("Figure", "Bound", "Median", "Known to", "Verdict"), disable_numparse=True
+    )
 
 
 BOUNDS = (

@@ -25,13 +25,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tabulate import tabulate
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import fx_instrument
-from benchmarks.bounds import Bound, Figure
+from benchmarks.bounds import Bound, Figure, bounds_table
 from benchmarks.harness import Arm, check_outputs_equal, environment, estimate, measure, write_json
 
 NUM = 100
@@ -162,21 +161,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         torch.set_num_threads(num_threads)
     found = {name: figure_of(name, times) for name, times in times_ns.items()}
-    rows = [
-        (
-            bound.title,
-            bound.limit,
-            f"{found[bound.key].value:.3g}",
-            f"[{found[bound.key].low:.3g}, {found[bound.key].high:.3g}]",
-            bound.verdict(found[bound.key]),
-        )
-        for bound in BOUNDS
-    ]
     for name, times in times_ns.items():
         eager_us = np.median(times[EAGER]) / NUM / 1000
         print(f"{name}: one of {NUM} takes the eager model {eager_us:.2f} us")
     print()
-    print(tabulate(rows, headers=("Figure", "Bound", "Median", "Known to", "Verdict")))
+    print(bounds_table(BOUNDS, found))
     if arguments.json is not None:
         write_json(
             arguments.json,

@@ -40,9 +40,9 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import fx_instrument
-from benchmarks.bounds import Bound, Figure
+from benchmarks.bounds import Bound, Figure, bounds_table
 from benchmarks.harness import environment, write_json
-from benchmarks.scaling import Closed, bounds_table
+from benchmarks.scaling import Closed
 from benchmarks.subjects import Chain
 
 NUM_NODES = 10

@@ -61,7 +61,7 @@ from torch import fx, nn
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import fx_instrument
-from benchmarks.bounds import Bound, Figure
+from benchmarks.bounds import Bound, Figure, bounds_table
 from benchmarks.harness import environment, estimate, write_json
 from benchmarks.subjects import Chain
 from fx_instrument import splitting
@@ -485,23 +485,6 @@ def tables(found: dict[str, Any]) -> list[str]:
 def _right(rows: Sequence[Sequence[Any]], headers: Sequence[str], num_left: int) -> str:
     alignments = ["left"] * num_left + ["right"] * (len(headers) - num_left)
     return tabulate(rows, headers=headers, disable_numparse=True, colalign=alignments)
-
-
-def bounds_table(bounds: Sequence[Bound], found: dict[str, Figure]) -> str:
-    """Return the table of the bounds and of what was measured."""
-    rows = [
-        (
-            bound.title,
-            bound.limit,
-            f"{found[bound.key].value:.3g}",
-            f"[{found[bound.key].low:.3g}, {found[bound.key].high:.3g}]",
-            bound.verdict(found[bound.key]),
-        )
-        for bound in bounds
-    ]
-    return tabulate(
-        rows, headers=("Figure", "Bound", "Median", "Known to", "Verdict"), disable_numparse=True
-    )
 
 
 def main(argv: Sequence[str] | None = None, settings: Settings | None = None) -> int:

@@ -33,6 +33,7 @@ from tabulate import tabulate_formats
 from torch import nn
 
 from . import FxInstrumentError, Report, Slowdown, instrument, report, reset, slowdown
+from .table import counted
 from .version import __version__
 
 __all__ = ["main"]
@@ -615,10 +616,6 @@ def headline(
 
 def time_text(time_ns: float) -> str:
     return f"{time_ns / 1e6:.3f} ms" if time_ns >= 1e6 else f"{time_ns / 1e3:.3f} us"
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 @contextlib.contextmanager

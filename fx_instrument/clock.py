@@ -44,7 +44,6 @@ __all__ = [
     "in_ns",
     "is_in_seconds",
     "name_of_clock",
-    "wall_and_process",
 ]
 
 Clock: TypeAlias = Callable[[], float]

@@ -6,7 +6,6 @@ It knows nothing of graphs and names.
 from __future__ import annotations
 
 import contextlib
-import threading
 import warnings
 from typing import Any, TypeAlias
 
@@ -14,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .clock import in_ns
+from .locks import new_lock
 from .sketch import Sketch
 
 __all__ = ["Keep", "KeptRuns", "MemoryGuard", "SketchedRuns", "check_keep", "runs_store"]
@@ -46,7 +46,7 @@ class MemoryGuard:
     def __init__(self) -> None:
         self._num_bytes = 0
         self._has_warned = False
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def add(self, num_bytes: int) -> None:
         """``num_bytes`` more are kept."""
@@ -69,9 +69,6 @@ class MemoryGuard:
         """Nothing is kept any more."""
         with self._lock:
             self._num_bytes = 0
-
-    def __deepcopy__(self, memo: dict[int, object]) -> MemoryGuard:
-        return MemoryGuard()
 
 
 class KeptRuns:

@@ -31,10 +31,10 @@ from .capture import paused_collector
 from .clock import (
     DEFAULT_CLOCK,
     ClockChoice,
+    ReadingsOf,
     clock_cost_ns,
     clock_resolution_ns,
     name_of_clock,
-    wall_and_process,
 )
 from .closing import names_of_method
 from .errors import (
@@ -103,6 +103,7 @@ class Instrumentation:
         self.timed_class: type[nn.Module] = _timed_class(model, self)
         self._asks_for_type = _asks_for_type(type(model))
         self._has_instance_forward = "forward" in model.__dict__
+        self._num_clocks = ReadingsOf(options.clock).num_clocks
         self.guard = MemoryGuard()
         self.graphs = Graphs(model, "", self.timed_class, options, self.guard)
         self.frames = FrameRuns(
@@ -233,8 +234,7 @@ class Instrumentation:
     def _fold_frames(self) -> None:
         """Add the runs with frames that wait to the sketches."""
         with self._lock, self.frames.lock:
-            num_clocks = 2 if self.options.clock is wall_and_process else 1
-            for channel in range(num_clocks):
+            for channel in range(self._num_clocks):
                 if channel == len(self._sketches):
                     self._sketches.append({})
                 sketches = self._sketches[channel]
@@ -328,10 +328,7 @@ class Instrumentation:
         with self._lock:
             if is_sketch:
                 self._fold_frames()
-            channels = [
-                self._recording_by(channel)
-                for channel in range(2 if self.options.clock is wall_and_process else 1)
-            ]
+            channels = [self._recording_by(channel) for channel in range(self._num_clocks)]
             recording = channels[0]
             num_recorded = self._num_recorded()
             num_seen = num_recorded + self.schedule.num_skipped + self.schedule.num_warmed

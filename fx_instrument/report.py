@@ -15,7 +15,7 @@ from tabulate import tabulate
 from .errors import EmptyRecordingError, RunsNotKeptError
 from .figures import FIGURES, QUANTILES, figures_of_runs, figures_of_sketch, num_warmup_runs
 from .recording import Recording, without_reading_cost
-from .table import MANY, Table, text_of_columns, texts_of_floats, time_text
+from .table import MANY, UNKNOWN, Table, counted, text_of_columns, texts_of_floats, time_text
 
 __all__ = ["NO_RUNS", "AbortedRuns", "Report", "Row"]
 
@@ -57,8 +57,6 @@ _SORTABLE = frozenset(TABLE_COLUMNS) - {
 }  # fmt: skip
 
 LIMIT, TIE = "limit", "tie"
-
-_UNKNOWN = "unknown"
 
 _NOTES = {
     LIMIT: "limit: at the limit of measurement, the mean is below two readings of the clock",
@@ -514,11 +512,11 @@ class Report:
 
     def _runs_in_words(self) -> str:
         recording = self.recording
-        words = [f"{_counted(self.num_runs, 'run')} recorded of {self.num_seen} seen"]
+        words = [f"{counted(self.num_runs, 'run')} recorded of {self.num_seen} seen"]
         if recording.num_forgotten:
             num_recorded = self.num_runs + recording.num_forgotten
             words = [
-                f"{_counted(self.num_runs, 'run')} kept of {num_recorded} recorded and "
+                f"{counted(self.num_runs, 'run')} kept of {num_recorded} recorded and "
                 f"{self.num_seen} seen"
             ]
         if recording.num_warmup:
@@ -735,7 +733,7 @@ class Report:
             [self._percent_of(row) for row in rows],
         ]
         if len(rows) >= MANY and tablefmt == "simple":
-            texts = [*columns[:2], *(texts_of_floats(column, _UNKNOWN) for column in columns[2:])]
+            texts = [*columns[:2], *(texts_of_floats(column, UNKNOWN) for column in columns[2:])]
             return text_of_columns(texts, COLUMNS, [True, True, False, False])
         return tabulate(
             [*zip(*columns, strict=True)],
@@ -743,7 +741,7 @@ class Report:
             tablefmt=tablefmt,
             disable_numparse=[0, 1] if rows else True,
             preserve_whitespace=True,
-            missingval=_UNKNOWN,
+            missingval=UNKNOWN,
         )
 
     def _order(self, values: Sequence[Any]) -> list[int]:
@@ -778,11 +776,7 @@ def _known(value: float) -> float | None:
 
 
 def _ns_text(time_ns: float) -> str:
-    return "unknown" if math.isnan(time_ns) else f"{time_ns:.3g} ns"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return UNKNOWN if math.isnan(time_ns) else f"{time_ns:.3g} ns"
 
 
 def _without_warmup(recording: Recording, warmup: int | str) -> Recording:
@@ -816,7 +810,7 @@ def _nothing_recorded(recording: Recording) -> str:
         return "".join(parts)
     num_skipped = recording.num_seen - recording.num_aborted
     if num_skipped > 0:
-        parts.append(f" ({_counted(num_skipped, 'call')} not recorded, as it is paused or sampled)")
+        parts.append(f" ({counted(num_skipped, 'call')} not recorded, as it is paused or sampled)")
     if recording.num_aborted:
         parts.append(f" ({recording.num_aborted} raised an exception before their end)")
     return "".join([*parts, "; call the module first"])

@@ -10,13 +10,13 @@ from typing import Any
 
 from tabulate import tabulate
 
-__all__ = ["MANY", "Table", "text_of_columns", "texts_of_floats", "time_text"]
+__all__ = ["MANY", "UNKNOWN", "Table", "counted", "text_of_columns", "texts_of_floats", "time_text"]
 
 # In ns, with the figures after the point that are shown.
 _UNITS = {"s": (1e9, 4), "ms": (1e6, 4), "us": (1e3, 3), "ns": (1.0, 1)}
 
 
-_UNKNOWN = "unknown"
+UNKNOWN = "unknown"
 
 # Many rows, for each of which tabulate takes about as long as a hundred calls of a function.
 MANY = 1000
@@ -88,6 +88,11 @@ def _num_after_point(text: str) -> int:
     return len(text) - place - 1 if place >= 0 else -1
 
 
+def counted(number: int, noun: str) -> str:
+    """Return ``number`` with ``noun``, which is given for one."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def unit_for(time_ns: float) -> str:
     """Return the unit in which a time is best read."""
     return next((unit for unit, (size, _) in _UNITS.items() if time_ns >= size), "ns")
@@ -96,7 +101,7 @@ def unit_for(time_ns: float) -> str:
 def time_text(time_ns: float, unit: str | None = None) -> str:
     """Return a time as text; without its unit if that is given. ``unknown`` for nan."""
     if math.isnan(time_ns):
-        return "unknown"
+        return UNKNOWN
     size, decimals = _UNITS[unit or unit_for(abs(time_ns))]
     return f"{time_ns / size:.{decimals}f}" + ("" if unit else f" {unit_for(abs(time_ns))}")
 
@@ -165,7 +170,7 @@ class Table:
         if column in self.times:
             size, decimals = _UNITS[unit]
             return [
-                _UNKNOWN
+                UNKNOWN
                 if value is None
                 else f"{value[0] / size:.{decimals}f} to {value[1] / size:.{decimals}f}"
                 if type(value) is tuple
@@ -173,8 +178,7 @@ class Table:
                 for value in values
             ]
         return [
-            _UNKNOWN if v is None else f"{v:.2f}" if isinstance(v, float) else str(v)
-            for v in values
+            UNKNOWN if v is None else f"{v:.2f}" if isinstance(v, float) else str(v) for v in values
         ]
 
     def __str__(self) -> str:
