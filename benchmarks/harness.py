@@ -27,9 +27,6 @@ import torch
 
 _NORMAL_QUANTILE_95 = 1.96
 
-# How many frames of _at_depth() go into a chunk of CPython's stack, roughly.
-_NUM_DEPTHS = 128
-
 
 class OutputsDifferError(RuntimeError):
     """An arm computes something else than the arm that it is compared with."""
@@ -135,15 +132,14 @@ def measure(
     num_rounds: int,
     block_ns: int,
     warmup_ns: int,
+    num_depths: int = 1,
     progress: str | None = None,
 ) -> dict[str, np.ndarray]:
     """Time every arm once a round and return the times.
 
     A round visits the arms in a random order and the next round in the reverse of it, so that
     no arm profits from its place and any two arms are equally far apart. The garbage collector
-    is off while an arm runs and works between rounds. Each round begins at another depth of the
-    stack: a long function that does not fit into what is left of a chunk of its memory gets a new
-    one at each call, from CPython 3.11 on, which would else be the luck of an arm.
+    is off while an arm runs and works between rounds.
 
     Args:
         arms: what to time.
@@ -152,6 +148,9 @@ def measure(
         block_ns: about how long an arm runs in one round, at least one call. Where that is more
             than one call, one more goes before them and is not timed.
         warmup_ns: about how long each arm runs before the rounds.
+        num_depths: at how many depths of the stack the rounds begin. A long function that does not
+            fit into what is left of a chunk of the stack's memory gets a new one at each call, from
+            CPython 3.11 on, which would else be the luck of an arm. About 128 depths make a chunk.
         progress: label of a progress line on the terminal; none where standard error is not a
             terminal.
 
@@ -169,7 +168,7 @@ def measure(
             else:
                 order.reverse()
             gc.collect()
-            depth = depths.randrange(_NUM_DEPTHS)
+            depth = depths.randrange(num_depths)
             for arm in order:
                 time_ns = _at_depth(depth, arm, inputs, num_calls[arm.name])
                 if round_index >= 0:

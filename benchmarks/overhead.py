@@ -198,6 +198,7 @@ def compare(name: str, settings: Settings) -> Comparison:
         num_rounds=settings.num_rounds,
         block_ns=settings.block_ns,
         warmup_ns=settings.warmup_ns,
+        num_depths=128,
         progress=name,
     )
     report = fx_instrument.report(instrumented)
