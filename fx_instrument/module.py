@@ -200,6 +200,10 @@ class Instrumentation:
             raise
         return self.run_without(module, [variant], args, kwargs)
 
+    def run_inner(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """Run the forward of the drop-in within a run that is recorded."""
+        return self.run_timed(module, args, kwargs)
+
     def run_untimed(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
@@ -511,6 +515,7 @@ class Instrumentation:
             "keep": self.options.keep,
             "sample_every": self.options.sample_every,
             "warmup": self.options.warmup,
+            "budget": self.options.budget,
             "torch": torch.__version__,
             "python": platform.python_version(),
             "platform": platform.platform(),
@@ -641,8 +646,11 @@ def _timed_class(model: nn.Module, state: Instrumentation) -> type[nn.Module]:
             return eager_forward(self, *args, **kwargs)
         frame = CURRENT.frame
         if frame is not None:
-            # A frame that is being timed calls the drop-in, as a model does that calls itself.
-            return frame.call(self, types.MethodType(forward, self), args, kwargs)
+            # A frame that is being timed calls the drop-in, as a model does that calls itself. Then
+            # this is a run of its own, which is recorded as the outer one is.
+            is_inner = frame.run.runs is state.frames
+            call = functools.partial(state.run_inner if is_inner else forward, self)
+            return frame.call(self, call, args, kwargs)
         if not state.schedule.takes_all:
             return state.call(self, args, kwargs)
         return state.run_timed(self, args, kwargs)

@@ -45,8 +45,17 @@ class RecordingWatcher(CallWatcher):
         suspect: Callable[[str], None],
         opened: Callable[[], tuple[str, nn.Module]],
         ambient: tuple[Any, ...],
+        clock: Callable[[], float],
     ) -> None:
-        super().__init__(facts, snapshot, suspect, opened, lambda: False)  # type: ignore[arg-type]
+        code = getattr(clock, "__code__", getattr(type(clock).__call__, "__code__", None))
+        super().__init__(
+            facts,
+            snapshot,
+            suspect,  # type: ignore[arg-type]
+            opened,
+            lambda: False,
+            code,
+        )
         self._ambient = ambient
         self.may_pass = False
         self._catching: dict[int, bool] = {}

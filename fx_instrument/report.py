@@ -285,7 +285,8 @@ class Report:
             dict by the name of the method. Their runs are in no figure of this report.
         num_runs: how many runs the figures are of.
         num_seen: how many calls there were: also those that were not recorded, that were dropped
-            as warm-up, that raised, and that are kept no more.
+            as warm-up, that raised, and that are kept no more. A call that a run makes of its own
+            model is one more where that run is recorded, and else part of it.
         num_warmup: how many runs were dropped as warm-up.
     """
 
@@ -501,14 +502,25 @@ class Report:
                     times.append(f"95 % interval {low} to {high}")
                 times.append(f"standard deviation {time_text(figures['std'])}")
             else:
-                std_ns = recording.sketch.stds_ns()[len(recording.rows)]
-                times.append(f"standard deviation {time_text(std_ns)}")
+                times.append(f"standard deviation {time_text(self._std_of_sketch())}")
             lines.append(", ".join(times))
         lines.append(self.clock_in_words)
         threads = self._threads_in_words()
         if threads:
             lines.append(threads)
         return "\n".join(lines)
+
+    def _std_of_sketch(self) -> float:
+        """Return the standard deviation of the runs, in ns."""
+        recording = self.recording
+        assert recording.sketch is not None
+        # What is taken off each run alike does not change it.
+        is_alike = all(
+            row.num_readings in (0, self.num_runs) for row in self.rows if row.depth == 0
+        )
+        if recording.reading_cost_ns and not is_alike:
+            return math.nan
+        return float(recording.sketch.stds_ns()[len(recording.rows)])
 
     def _runs_in_words(self) -> str:
         recording = self.recording
@@ -539,7 +551,10 @@ class Report:
         if recording.reading_cost_ns:
             words.append(f"{_ns_text(recording.reading_cost_ns)} taken off each row for each call")
         elif not math.isnan(self.clock_fraction):
-            words.append(f"readings are {100 * self.clock_fraction:.2g} % of the time")
+            share = f"readings are {100 * self.clock_fraction:.2g} % of the time"
+            budget = recording.environment.get("budget")
+            is_over = budget is not None and self.clock_fraction > budget
+            words.append(f"{share}, over the budget of {100 * budget:g} %" if is_over else share)
         return ", ".join(words)
 
     def _threads_in_words(self) -> str:
@@ -588,9 +603,6 @@ class Report:
             up_to += shares[index]
             values["cumulative"][index] = _known(up_to)
         shown = [*order][:top]
-        if columns is None:
-            has_notes = any(values["note"][index] for index in shown)
-            keys = [key for key in keys if key != "note" or has_notes]
         notes = [
             text
             for key, text in _NOTES.items()

@@ -214,7 +214,12 @@ class Tape:
         self._snapshot = Snapshot(model)
         self._opened: list[tuple[str, nn.Module]] = [("", model)]
         self._watcher = RecordingWatcher(
-            self._facts, self._snapshot, self.suspect, lambda: self._opened[-1], self._ambient
+            self._facts,
+            self._snapshot,
+            self.suspect,
+            lambda: self._opened[-1],
+            self._ambient,
+            stopwatch.clock,
         )
         self._function_mode = FunctionMode(self)
         self._dispatch_mode = DispatchMode(self)

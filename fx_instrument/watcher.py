@@ -79,6 +79,7 @@ class CallWatcher:
         refuse: raises, for a reason in words.
         opened: gives the path of the module whose forward runs, and the module.
         may_give_none: tells whether a node of the graph may give None.
+        own_code: of a function that is called while the model runs, but not by it, such as a clock.
 
     Attributes:
         is_watching: whether code of the model runs, and not of torch.fx.
@@ -94,6 +95,7 @@ class CallWatcher:
         refuse: Callable[[str], NoReturn],
         opened: Callable[[], tuple[str, nn.Module]],
         may_give_none: Callable[[], bool],
+        own_code: types.CodeType | None = None,
     ) -> None:
         self.is_watching = False
         self._facts = facts
@@ -101,11 +103,12 @@ class CallWatcher:
         self._refuse = refuse
         self._opened = opened
         self._may_give_none = may_give_none
+        self._own_code = own_code
         self.asks_for_types = False
         self.tested_attributes: set[str] = set()
         self.tested_modules: list[nn.Module] = []
         self._builtin_call: tuple[types.FrameType | None, Any] = (None, None)
-        self._importing: types.FrameType | None = None
+        self._passed_over: types.FrameType | None = None
         self._origins: dict[int, Origin] = {}
         self._seen_code: list[types.CodeType] = []
         self._noted_modules: dict[tuple[int, str], None] = {}
@@ -217,6 +220,7 @@ class CallWatcher:
         """
         origins = self._origins
         trusted, stdlib, user = Origin.TRUSTED, Origin.STDLIB, Origin.USER
+        own_code = self._own_code
 
         def observe(frame: types.FrameType, event: str, function: Any) -> None:
             code = frame.f_code
@@ -224,14 +228,18 @@ class CallWatcher:
             origin = origins.get(id(code))
             if origin is trusted:
                 return
-            if self._importing is not None:
-                if event == "return" and frame is self._importing:
-                    self._importing = None
+            if self._passed_over is not None:
+                if event == "return" and frame is self._passed_over:
+                    self._passed_over = None
+                return
+            if code is own_code:
+                if event == "call":
+                    self._passed_over = frame
                 return
             if origin is None:
                 origin = self._look_over(frame)
             if event == "call" and code.co_filename == "<frozen importlib._bootstrap>":
-                self._importing = frame
+                self._passed_over = frame
             elif event == "c_call":
                 self._builtin_call = (frame, function)
                 if origin is user:

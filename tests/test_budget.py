@@ -129,3 +129,10 @@ def test_copies_begin_with_a_pilot_of_their_own() -> None:
 def test_other_budgets_are_an_error(value: Any) -> None:
     with pytest.raises(ValueError, match="budget is the share of a run that readings may cost"):
         instrument(nn.ReLU(), budget=value)
+
+
+def test_a_report_says_where_readings_cost_more_than_the_budget() -> None:
+    m = run(nn.Sequential(*[toys.Spender(10_000) for _ in range(3)]), 20, budget=1e-9)
+    assert "over the budget of 1e-07 %" in m.report().head
+    m = run(nn.Sequential(toys.Spender(10_000)), 20, budget=0.9)
+    assert "over the budget" not in m.report().head

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import time
 
+import pytest
+import torch
 import toys
+from torch import nn
 
+from fx_instrument import instrument
 from fx_instrument.clock import DEFAULT_CLOCK, clock_cost_ns, is_in_seconds
 
 _num_reads = 0
+_readings: list[int] = []
 
 
 def once_disturbed_clock() -> int:
@@ -56,3 +62,58 @@ def test_cost_is_measured_once_a_clock() -> None:
 
 def test_default_clock_costs_something() -> None:
     assert clock_cost_ns(DEFAULT_CLOCK) > 0.0
+
+
+def noted_clock() -> int:
+    """Return a time, and do what no graph could stand for if the model did it."""
+    _readings.append(_now_ns())
+    open(os.devnull).close()
+    return _readings[-1]
+
+
+def _now_ns() -> int:
+    return time.perf_counter_ns()
+
+
+class NotedClock:
+    """The same, as an object."""
+
+    def __call__(self) -> int:
+        return noted_clock()
+
+
+class Branches(nn.Module):
+    """Is recorded as it runs, with torch calls of its own that are timed meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(1, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) if x.sum() > 0 else x
+
+
+class Closed(nn.Module):
+    """Runs as it is, and calls what is recorded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branches = Branches()
+        self.num_calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.num_calls += 1
+        return self.branches(x)
+
+
+@pytest.mark.parametrize("clock", [noted_clock, NotedClock()], ids=["function", "object"])
+@pytest.mark.parametrize("build", [Branches, Closed])
+def test_what_a_clock_does_is_not_taken_for_the_models(build, clock) -> None:
+    model = build()
+    known, timed = instrument(model), instrument(model, clock=clock)
+    for _ in range(3):
+        for m in (known, timed):
+            assert torch.equal(m(torch.ones(1)), model(torch.ones(1)))
+    rows = [[(row.name, row.num_calls) for row in m.report().rows] for m in (known, timed)]
+    assert rows[1] == rows[0]
+    assert timed.report().closed == known.report().closed

@@ -177,15 +177,32 @@ def test_one_call_in_so_many_is_recorded(build: Any) -> None:
     assert "3 runs recorded of 21 seen" in report.head
 
 
+class Recursive(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(1, 1)
+
+    def forward(self, x: torch.Tensor, depth: int = 3) -> torch.Tensor:
+        return self(self.linear(x), depth - 1) if depth else x
+
+
+def test_a_sampled_model_that_calls_itself_is_recorded_whole_or_not_at_all() -> None:
+    m = instrument(Recursive(), sample_every=2)
+    for _ in range(6):
+        m(ONE)
+    report = m.report()
+    # Three calls of four runs each, and three calls that are not recorded.
+    assert (report.num_runs, report.num_seen) == (12, 15)
+
+
+def test_the_warm_up_of_a_model_that_calls_itself_is_so_many_calls() -> None:
+    m = instrument(Recursive(), warmup=2)
+    for _ in range(5):
+        m(ONE)
+    assert (m.report().num_runs, m.report().num_warmup) == (12, 2)
+
+
 def test_a_paused_model_that_calls_itself_is_seen_once() -> None:
-    class Recursive(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(1, 1)
-
-        def forward(self, x: torch.Tensor, depth: int = 3) -> torch.Tensor:
-            return self(self.linear(x), depth - 1) if depth else x
-
     m = instrument(Recursive())
     m(ONE, 0)
     with m.paused():
