@@ -553,8 +553,9 @@ class Report:
         elif not math.isnan(self.clock_fraction):
             share = f"readings are {100 * self.clock_fraction:.2g} % of the time"
             budget = recording.environment.get("budget")
-            is_over = budget is not None and self.clock_fraction > budget
-            words.append(f"{share}, over the budget of {100 * budget:g} %" if is_over else share)
+            if budget is not None and self.clock_fraction > budget:
+                share = f"{share}, over the budget of {100 * budget:g} %"
+            words.append(share)
         return ", ".join(words)
 
     def _threads_in_words(self) -> str:
