@@ -9,6 +9,7 @@ from .errors import (
     ProfileError,
     RunsNotKeptError,
 )
+from .facts import RowFacts
 from .insertion import TimestampPass
 from .module import instrument, pause, paused, report, reset, resume, summary
 from .profiling import profile
@@ -31,6 +32,7 @@ __all__ = [
     "Recording",
     "Report",
     "Row",
+    "RowFacts",
     "RunsNotKeptError",
     "Slowdown",
     "Table",

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from .facts import NO_FACTS, RowFacts, facts_in_common
 from .sketch import Sketch
 
 __all__ = [
@@ -128,6 +129,7 @@ class Recording:
         has_run: ``bool``, shape ``(num_runs, num_rows)``: which rows were part of which run. All
             are, unless the runs come from several graphs.
         inner: the rows below them, of frames: forwards that run as the Python that they are.
+        facts: what is known of each of ``rows``, then of each of ``inner``; empty for nothing.
         sketch: the statistics of runs that are not kept one by one, a column for each of ``rows``,
             then one for the whole run, then one for each of ``inner``; None where runs are kept.
         aborted: how many runs, those of methods included, raised an exception, by the name of the
@@ -150,6 +152,7 @@ class Recording:
     readings_ns: npt.NDArray[np.int64]
     has_run: npt.NDArray[np.bool_]
     inner: tuple[InnerRow, ...] = ()
+    facts: tuple[RowFacts, ...] = ()
     sketch: Sketch | None = None
     aborted: Mapping[str, int] = field(default_factory=dict)
     num_seen: int = 0
@@ -302,11 +305,16 @@ def merge(recordings: Sequence[Recording]) -> Recording:
     inner = _MergedRows(len(rows))
     start = 0
     columns_of_inner = []
+    facts: dict[int, list[RowFacts]] = {}
     for recording, columns in zip(recordings, places, strict=True):
         stop = start + len(recording.readings_ns)
         columns_of_inner.append(inner.add(recording.inner, columns, rank[start:stop]))
         by_row[columns, start:stop] = recording.node_ns.T
         has_run[columns, start:stop] = recording.has_run.T
+        for index, row_facts in zip(
+            (*columns, *columns_of_inner[-1]), recording.facts, strict=False
+        ):
+            facts.setdefault(index, []).append(row_facts)
         start = stop
     timed_ns = by_row[[row.is_timed for row in rows]]
     readings_ns = first_ns + np.cumsum(np.pad(timed_ns, ((1, 0), (0, 0))), axis=0)
@@ -315,6 +323,7 @@ def merge(recordings: Sequence[Recording]) -> Recording:
         readings_ns=readings_ns[:, order].T,
         has_run=has_run[:, order].T,
         inner=inner.finish(),
+        facts=_facts_of(facts),
         aborted=dict(sum((Counter(recording.aborted) for recording in recordings), Counter())),
         clock_ns=recordings[-1].clock_ns,
         environment=recordings[-1].environment,
@@ -328,6 +337,12 @@ def merge(recordings: Sequence[Recording]) -> Recording:
     return replace(merged, sketch=sketch)
 
 
+def _facts_of(known: Mapping[int, Sequence[RowFacts]]) -> tuple[RowFacts, ...]:
+    """Return the facts of each row, of which several graphs may have told."""
+    num_rows = max(known, default=-1) + 1
+    return tuple(facts_in_common(known.get(index, [NO_FACTS])) for index in range(num_rows))
+
+
 class SketchedRecordings:
     """Recordings of one graph, or of one forward that runs as it is, as a sketch of them all.
 
@@ -339,6 +354,7 @@ class SketchedRecordings:
         self._rows = rows
         self._inner: list[InnerRow] = []
         self._places: dict[tuple[int, NodeRow], int] = {}
+        self._facts: dict[int, list[RowFacts]] = {}
         self._sketch = Sketch(len(rows) + 1)
 
     def add(self, recording: Recording) -> None:
@@ -363,6 +379,9 @@ class SketchedRecordings:
             times.append(np.add.reduceat(item.ns, starts) if len(runs) else item.ns)
             columns.append(np.full(len(runs), index + 1))
             calls.append(calls_per_run)
+        for index, facts in zip(indices, recording.facts, strict=False):
+            # The newest tell most.
+            self._facts[index] = [facts]
         self._sketch.grow(num_rows + 1 + len(self._inner))
         self._sketch.add(np.concatenate(columns), np.concatenate(times), np.concatenate(calls))
 
@@ -374,6 +393,7 @@ class SketchedRecordings:
             np.empty((0, num_readings), np.int64),
             every_run(0, len(self._rows)),
             tuple(self._inner),
+            _facts_of(self._facts),
             self._sketch.copy(),
         )
 
@@ -395,7 +415,7 @@ def sketch_of_graph(
     num_runs = int(whole.counts[-1])
     whole.add_zeros(untimed, num_runs)
     nothing = np.empty((0, len(timed) + 1), np.int64)
-    return Recording(rows, nothing, every_run(0, len(rows)), (), whole)
+    return Recording(rows, nothing, every_run(0, len(rows)), sketch=whole)
 
 
 class _MergedRows:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from tabulate import tabulate
 
 from .errors import EmptyRecordingError, RunsNotKeptError
+from .facts import NO_FACTS, RowFacts
 from .figures import FIGURES, QUANTILES, figures_of_runs, figures_of_sketch, num_warmup_runs
 from .recording import Recording, without_reading_cost
 from .table import MANY, UNKNOWN, Table, counted, text_of_columns, texts_of_floats, time_text
@@ -116,6 +117,12 @@ class Row:
         self.name, self.op, self.target, self.module, self.is_timed = row
         self.depth = depth
         self.rows: tuple[Row, ...] = ()
+
+    @property
+    def facts(self) -> RowFacts:
+        """What is known of it beside its times."""
+        facts = self._recording.facts
+        return facts[self._index] if self._index < len(facts) else NO_FACTS
 
     @property
     def column(self) -> int:

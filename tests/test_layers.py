@@ -20,6 +20,7 @@ LAYERS = (
     "sketch",
     "figures",
     "table",
+    "facts",
     "recording",
     "report",
     "locks",
@@ -71,7 +72,7 @@ LAYERS = (
 
 MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))
 
-SHOWING = ("sketch", "figures", "table", "recording", "report")
+SHOWING = ("sketch", "figures", "table", "facts", "recording", "report")
 CAPTURING = LAYERS[LAYERS.index("arguments") : LAYERS.index("recorder")]
 
 

@@ -1,0 +1,84 @@
+"""What is known of a row beside its times: where it stands, and what it works on.
+
+It knows nothing of torch's classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+__all__ = ["NO_FACTS", "RowFacts", "facts_in_common"]
+
+
+@dataclass(frozen=True)
+class RowFacts:
+    """Facts of one row. None for each that is not known.
+
+    The first three are known of every row whose capture saw them. The others are those of one call,
+    which ``annotate()`` gathers; a row that ran several times in it holds the sums of ``flops``,
+    ``bytes_read`` and ``bytes_written``, and of the rest those of the last call.
+
+    Attributes:
+        class_name: the class of the module that is called or, for other rows, in whose forward the
+            row stands, with its module, as in ``torch.nn.modules.linear.Linear``.
+        file: the source file of the call, of the user's code and not of torch's.
+        line: the line there.
+        shapes: of the tensors in what it gives, in the order in which they are found there.
+        dtypes: of the same, as in ``float32``.
+        devices: of the same, as in ``cpu``.
+        memory_formats: of the same: ``contiguous``, ``channels_last``, ``channels_last_3d``, or
+            ``strided`` for any other.
+        num_params: how many parameters the module that it calls has, or the parameter that it
+            reads; each counted once.
+        param_bytes: what these take.
+        flops: floating-point operations, a multiply-add counted as two, as
+            :mod:`torch.utils.flop_counter` has them.
+        has_all_flops: whether ``flops`` holds all operations; False where some are not known, so
+            that there are at least so many.
+        bytes_read: of inputs and parameters.
+        bytes_written: of outputs and of what is changed in place.
+        output_bytes: of the storages of what it gives, each counted once.
+        live_bytes: of the inputs and of what the run has made, after the row; parameters and
+            buffers are not among them.
+        peak_bytes: the most of these at once while the row ran.
+    """
+
+    class_name: str | None = None
+    file: str | None = None
+    line: int | None = None
+    shapes: tuple[tuple[int, ...], ...] | None = None
+    dtypes: tuple[str, ...] | None = None
+    devices: tuple[str, ...] | None = None
+    memory_formats: tuple[str, ...] | None = None
+    num_params: int | None = None
+    param_bytes: int | None = None
+    flops: int | None = None
+    has_all_flops: bool = True
+    bytes_read: int | None = None
+    bytes_written: int | None = None
+    output_bytes: int | None = None
+    live_bytes: int | None = None
+    peak_bytes: int | None = None
+
+
+NO_FACTS = RowFacts()
+
+
+def facts_in_common(several: Sequence[RowFacts]) -> RowFacts:
+    """Return what is the same in all of ``several``; None for the rest.
+
+    A row that has runs of several graphs has the facts of each.
+
+    Args:
+        several: at least one.
+    """
+    first = several[0]
+    if all(facts == first for facts in several):
+        return first
+    differing = {
+        field.name: field.default
+        for field in fields(RowFacts)
+        if any(getattr(facts, field.name) != getattr(first, field.name) for facts in several)
+    }
+    return replace(first, **differing)  # type: ignore[arg-type]
