@@ -16,7 +16,7 @@ from tabulate import tabulate_formats
 
 import fx_instrument
 from fx_instrument.cli import main
-from fx_instrument.report import COLUMNS
+from fx_instrument.row_table import COLUMNS
 
 NET = """
 import random

@@ -18,7 +18,7 @@ from torch import nn
 import fx_instrument
 from fx_instrument import RunsNotKeptError, instrument
 from fx_instrument.keeping import KeptRuns, MemoryGuard
-from fx_instrument.report import TABLE_COLUMNS
+from fx_instrument.row_table import TABLE_COLUMNS
 
 ONE = torch.ones(1)
 

@@ -22,6 +22,9 @@ LAYERS = (
     "table",
     "facts",
     "recording",
+    "rows",
+    "head",
+    "row_table",
     "report",
     "locks",
     "keeping",
@@ -72,7 +75,17 @@ LAYERS = (
 
 MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))
 
-SHOWING = ("sketch", "figures", "table", "facts", "recording", "report")
+SHOWING = (
+    "sketch",
+    "figures",
+    "table",
+    "facts",
+    "recording",
+    "rows",
+    "head",
+    "row_table",
+    "report",
+)
 CAPTURING = LAYERS[LAYERS.index("arguments") : LAYERS.index("recorder")]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import fx_instrument
 from fx_instrument.cli import make_parser
-from fx_instrument.report import COLUMNS
+from fx_instrument.row_table import COLUMNS
 
 README = (Path(__file__).parent.parent / "README.rst").read_text(encoding="utf-8")
 

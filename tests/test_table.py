@@ -14,7 +14,7 @@ from torch import nn
 import fx_instrument
 from fx_instrument import NodeRow, Recording, Report, instrument
 from fx_instrument.recording import InnerRow, every_run
-from fx_instrument.report import TABLE_COLUMNS
+from fx_instrument.row_table import TABLE_COLUMNS
 
 ONE = torch.ones(1)
 
