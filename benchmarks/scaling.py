@@ -2,9 +2,10 @@
 
     python benchmarks/scaling.py [--rounds N] [--quick] [--json FILE]
 
-One process, one thread. Rounds go through all sizes, so that a slow spell of the machine falls on
-all of them; the tables give medians over the rounds. Memory is measured apart, as what is traced
-or measured for memory is slower.
+One process, one thread, some minutes; each table is printed once it is there. Rounds go through
+all sizes but the largest, which are measured once, so that a slow spell of the machine falls on all
+of them; the tables give medians over the rounds. Memory is measured apart, as what is traced or
+measured for memory is slower.
 
 The first table has a row for each model and size. ``chain`` calls a function that does nothing,
 ``layers`` modules that do nothing, five nodes a block. Its columns are seconds, but for the last
@@ -116,6 +117,9 @@ QUICK = Settings(
 
 # Below this, what does not depend on the size hides the exponent.
 SMALLEST_FITTED = 1_000
+
+# Above this, a graph is measured once, whatever the number of rounds: it takes a minute.
+LARGEST_REPEATED = 10_000
 
 PHASES = ("capture", "insertion", "code", "first call", "report", "call")
 
@@ -371,27 +375,31 @@ def _time_calls(call: Callable[[Any], Any], x: torch.Tensor, num_calls: int) -> 
     return (time.perf_counter_ns() - start_ns) / num_calls / 1e9
 
 
-def measure(settings: Settings) -> dict[str, Any]:
-    """Return all that is measured, as plain values."""
+def measure(settings: Settings, show: Callable[[str], object]) -> dict[str, Any]:
+    """Return all that is measured, as plain values; ``show`` each table once it is there."""
+    found: dict[str, Any] = {}
     graphs: dict[str, Any] = {name: {size: [] for size in settings.sizes} for name in MODELS}
-    for _ in range(settings.num_rounds):
+    for index in range(settings.num_rounds):
         for name, times in graphs.items():
             for size, rounds in times.items():
-                rounds.append(time_graph(name, size))
-    return {
-        "graphs": graphs,
-        "peaks": {
-            name: {size: peak_bytes(name, size) for size in settings.memory_sizes}
-            for name in MODELS
-        },
-        "runs": {number: time_runs(number) for number in settings.runs},
-        "reports": {
-            _key(shape): measure_report(shape, settings.num_rounds) for shape in settings.shapes
-        },
-        "functions": {
-            size: time_function(size, settings.num_rounds) for size in settings.function_sizes
-        },
+                if index == 0 or size <= LARGEST_REPEATED:
+                    rounds.append(time_graph(name, size))
+    found["graphs"] = graphs
+    found["peaks"] = {
+        name: {size: peak_bytes(name, size) for size in settings.memory_sizes} for name in MODELS
     }
+    show(graphs_table(found))
+    found["runs"] = {number: time_runs(number) for number in settings.runs}
+    show(runs_table(found))
+    found["reports"] = {
+        _key(shape): measure_report(shape, settings.num_rounds) for shape in settings.shapes
+    }
+    show(reports_table(found))
+    found["functions"] = {
+        size: time_function(size, settings.num_rounds) for size in settings.function_sizes
+    }
+    show(functions_table(found))
+    return found
 
 
 def _figure(samples: Sequence[float]) -> Figure:
@@ -403,8 +411,11 @@ def figures(found: dict[str, Any]) -> dict[str, Figure]:
     """Return the figures that have a bound, by the key of the bound."""
     made = {}
     for name, times in found["graphs"].items():
-        rounds = zip(*([r["first call"] for r in rounds] for rounds in times.values()), strict=True)
-        exponents = [exponent([*times], seconds) for seconds in rounds]
+        num_rounds = max(map(len, times.values()))
+        exponents = [
+            exponent([*times], [r[min(index, len(r) - 1)]["first call"] for r in times.values()])
+            for index in range(num_rounds)
+        ]
         made[f"first_call_{name}"] = _figure(exponents)
     for key, report in found["reports"].items():
         made[f"report_s_{key}"] = _figure(report["report_s"])
@@ -415,8 +426,8 @@ def figures(found: dict[str, Any]) -> dict[str, Figure]:
     return made
 
 
-def tables(found: dict[str, Any]) -> list[str]:
-    """Return the tables of what was measured."""
+def graphs_table(found: dict[str, Any]) -> str:
+    """Return the table of models and sizes."""
     rows: list[tuple[Any, ...]] = []
     for name, times in found["graphs"].items():
         for size, rounds in times.items():
@@ -439,14 +450,22 @@ def tables(found: dict[str, Any]) -> list[str]:
         "Model", "Nodes", "Capture", "Insertion", "Code", "First call", "Report", "us a node",
         "ns a call", "Peak (MB)",
     )  # fmt: skip
-    made = [_right(rows, headers, 1)]
+    return _right(rows, headers, 1)
+
+
+def runs_table(found: dict[str, Any]) -> str:
+    """Return the table of numbers of runs."""
     runs = [
         (f"{number:,}", f"{one['call_ns']:,.0f}", f"{one['report_s']:.4f}")
         for number, one in found["runs"].items()
     ]
     fitted_runs = exponent([*found["runs"]], [one["report_s"] for one in found["runs"].values()])
     runs.append(("exponent", "", f"{fitted_runs:.2f}"))
-    made.append(_right(runs, ("Runs", "ns a call", "Report (s)"), 0))
+    return _right(runs, ("Runs", "ns a call", "Report (s)"), 0)
+
+
+def reports_table(found: dict[str, Any]) -> str:
+    """Return the table of reports over many readings."""
     reports = []
     for key, report in found["reports"].items():
         num_runs, num_nodes, kind = key.split("x")
@@ -459,9 +478,12 @@ def tables(found: dict[str, Any]) -> list[str]:
                 f"{report['peak_bytes'] / report['kept_bytes']:.2f}",
             )
         )
-    made.append(
-        _right(reports, ("Readings", "Report (s)", "With table (s)", "Kept (MB)", "Takes"), 1)
-    )
+    headers = ("Readings", "Report (s)", "With table (s)", "Kept (MB)", "Takes")
+    return _right(reports, headers, 1)
+
+
+def functions_table(found: dict[str, Any]) -> str:
+    """Return the table of split functions."""
     functions = [
         (
             f"{size:,}",
@@ -478,8 +500,7 @@ def tables(found: dict[str, Any]) -> list[str]:
         "Nodes", "Made split (s)", "whole (s)", "Compile (kB a node)", "Split (ns)", "Whole (ns)",
         "Split over whole",
     )  # fmt: skip
-    made.append(_right(functions, headers, 0))
-    return made
+    return _right(functions, headers, 0)
 
 
 def _right(rows: Sequence[Sequence[Any]], headers: Sequence[str], num_left: int) -> str:
@@ -503,11 +524,11 @@ def main(argv: Sequence[str] | None = None, settings: Settings | None = None) ->
     torch.set_num_threads(1)
     try:
         with torch.inference_mode():
-            found = measure(settings)
+            found = measure(settings, lambda table: print(table, flush=True, end="\n\n"))
     finally:
         torch.set_num_threads(num_threads)
     bounds, known = bounds_of(settings), figures(found)
-    print("\n\n".join([*tables(found), bounds_table(bounds, known)]))
+    print(bounds_table(bounds, known))
     if arguments.json is not None:
         write_json(
             arguments.json,
