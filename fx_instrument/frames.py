@@ -17,8 +17,10 @@ from typing import Any
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
+from .arguments import name_of_class
 from .clock import ReadingsOf
 from .closing import closed_frame, names_of_method
+from .facts import RowFacts
 from .frame_calls import TorchCalls
 from .function_modes import all_modes, push_mode, put_in, take_out
 from .guards import runs_class_forward, runs_hooks
@@ -26,11 +28,12 @@ from .keeping import MemoryGuard
 from .locks import new_lock
 from .marks import CURRENT, SLOT, Mark, mark_of, put_marks, take_marks
 from .options import Options
+from .places import line_at, users_place
 from .plans import Member, Plan, holder_for, modules_on_the_way
 from .recorder import LAST, commit
 from .recording import ClosedFrame, NodeRow, name_of_path
-from .resuming import RESUMABLE, resumed
-from .sites import CallSite, GraphSite, Times
+from .resuming import DRIVING_CODE, RESUMABLE, resumed
+from .sites import CallSite, GraphSite, Path, Times
 from .tape import Recorded, Stopwatch, ValueChanged, is_recording, record
 from .tracer import is_leaf, reason_to_close, runs_no_python
 from .variants import Graphs, Variant
@@ -64,6 +67,9 @@ class FrameRuns:
         fold: is called, where a sketch is kept, once many readings wait; it is to take them out.
         abort: is told of each run that raised, with the exception.
         end: is called after each run in steps, which ends when nothing else does.
+
+    Attributes:
+        noted: the facts of calls that were gathered, by where in the tree of calls they are of.
     """
 
     def __init__(
@@ -98,7 +104,8 @@ class FrameRuns:
         self._is_leaf = False
         self.has_choice = bool(options.only) and not options.is_only("", root.model)
         self.runs_as_it_is = self.has_choice
-        self.root = CallSite(row, self._new_times(has_starts=True))
+        facts = RowFacts(class_name=name_of_class(type(root.model)))
+        self.root = CallSite(row, self._new_times(has_starts=True), facts)
         self.root.look_at(root.model)
         self.root.is_blind = self.has_choice
         self.root_state = root.model.__dict__
@@ -107,6 +114,7 @@ class FrameRuns:
         elif self.openness.is_leaf("", root.model):
             self.keep_whole("it is among leaf=")
         self.methods: dict[str, CallSite] = {}
+        self.noted: dict[Path, RowFacts] = {}
         self._method_names: dict[str, frozenset[str]] = {}
 
     def run(
@@ -192,7 +200,8 @@ class FrameRuns:
             if method not in self.methods:
                 target = f"{self.root.row.target}.{method}"
                 row = NodeRow(method, "call_method", target, "", True)
-                site = self.methods[method] = CallSite(row, self._new_times(has_starts=True))
+                times = self._new_times(has_starts=True)
+                site = self.methods[method] = CallSite(row, times, self.root.facts)
                 site.look_at(self._root.model)
                 site.is_blind = self.runs_as_it_is
             return self.methods[method]
@@ -330,15 +339,23 @@ class FrameRuns:
         return times
 
     def new_call_site(
-        self, inner: dict[Any, CallSite], key: Any, row: NodeRow, module: nn.Module | None = None
+        self,
+        inner: dict[Any, CallSite],
+        key: Any,
+        row: NodeRow,
+        class_name: str | None,
+        module: nn.Module | None = None,
     ) -> CallSite:
         """Return the place at ``key``, where ``module`` is called if it is no torch function.
 
-        It is made now unless another thread has.
+        It is made now unless another thread has. The call is that which is just being made; the
+        class is that of the module, or of the one whose statement calls a torch function.
         """
         with self.lock:
             if key not in inner:
-                inner[key] = CallSite(row, self._new_times())
+                place = users_place(sys._getframe(1), _ENDS)
+                file, line = (place.code.co_filename, line_at(place)) if place else (None, None)
+                inner[key] = CallSite(row, self._new_times(), RowFacts(class_name, file, line))
                 if module is not None:
                     inner[key].look_at(module)
             return inner[key]
@@ -459,7 +476,8 @@ class _Run:
             else:
                 name, target = key.__name__, f"{key.__module__}.{key.__qualname__}"
             row = NodeRow(name, "call_module", target, frame.path, True)
-            site = self.runs.new_call_site(frame.site.inner, key, row, module)
+            class_name = name_of_class(type(module))
+            site = self.runs.new_call_site(frame.site.inner, key, row, class_name, module)
         return member, site
 
     def call_in_recording(
@@ -711,6 +729,10 @@ class _Run:
         return _Frame(self, site, mode, see_call)
 
 
+# Their callers are none of the model's.
+_ENDS = (FrameRuns.run.__code__, DRIVING_CODE)
+
+
 def _has_odd(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Whether an argument may lead to modules that are none of the model's."""
     for value in args:
@@ -922,7 +944,7 @@ class _GraphFrame:
         if site is None:
             row = self._variant.rows[index]
             row = row._replace(target=row.target if member is None else member.path)
-            site = run.runs.new_call_site(frames, index, row, module)
+            site = run.runs.new_call_site(frames, index, row, name_of_class(type(module)), module)
         if member is None or graphs is None or is_shut:
             return run.run_closed(site, None, module, run_module, args, kwargs, self)
         CURRENT.frame = None

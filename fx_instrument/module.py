@@ -44,6 +44,7 @@ from .errors import (
     ProfileError,
     RunsNotKeptError,
 )
+from .facts import RowFacts
 from .frames import FrameRuns, like
 from .guards import forward_of
 from .keeping import Keep, MemoryGuard
@@ -53,6 +54,7 @@ from .options import ModuleChoice, Options
 from .recorder import Recorder
 from .recording import (
     ClosedFrame,
+    NodeRow,
     Recording,
     SketchedRecordings,
     VariantInfo,
@@ -63,6 +65,7 @@ from .recording import (
 from .report import NO_RUNS, Report
 from .resuming import RESUMABLE
 from .schedule import Schedule
+from .sites import facts_of_nodes
 from .snapshot import slots_of
 from .soundness import Origin, origin_of
 from .tape import ValueChanged
@@ -245,6 +248,7 @@ class Instrumentation:
                 found: list[tuple[Any, Recording]] = [
                     ((recording.rows, None), recording)
                     for recording in recordings_of(self.frames, channel)
+                    if recording.num_runs or (recording.rows, None) in sketches
                 ]
                 found += [
                     ((recording.rows, name), recording)
@@ -386,7 +390,8 @@ class Instrumentation:
                 sketched.recording() for (_, name), sketched in folded.items() if name is None
             ]
         else:
-            recordings += recordings_of(self.frames, channel)
+            found = recordings_of(self.frames, channel)
+            recordings += [recording for recording in found if recording.num_runs]
         recording = merge(recordings or [self._empty_recording()])
         if isinstance(self.options.keep, int):
             recording = recording.from_run(max(recording.num_runs - self.options.keep, 0))
@@ -407,28 +412,38 @@ class Instrumentation:
         return methods
 
     def _empty_recording(self) -> Recording:
+        rows: tuple[NodeRow, ...]
+        facts: tuple[RowFacts, ...]
         try:
-            rows, num_readings = self.graphs.current.rows, self.graphs.current.num_readings
+            variant = self.graphs.current
         except CaptureError:
             rows, num_readings = (self.frames.root.row,), 2
+            facts = (self.frames.root.facts,)
+        else:
+            rows, num_readings = variant.rows, variant.num_readings
+            facts = facts_of_nodes(variant, self.frames.noted)
         return Recording(
-            rows, np.empty((0, num_readings), np.int64), np.empty((0, len(rows)), bool)
+            rows,
+            np.empty((0, num_readings), np.int64),
+            np.empty((0, len(rows)), bool),
+            facts=facts,
         )
 
     def _plain_recording(self, variant: Variant, channel: int = 0) -> Recording:
         recorder = variant.recorder
         assert recorder is not None
+        facts = facts_of_nodes(variant, self.frames.noted)
         if recorder.keep == "sketch":
             copy_of_sketch = functools.partial(recorder.sketch, channel)
-            return sketch_of_graph(variant.rows, copy_of_sketch)
+            return replace(sketch_of_graph(variant.rows, copy_of_sketch), facts=facts)
         readings_ns = recorder.readings_ns(channel)
+        has_run = every_run(len(readings_ns), len(variant.rows))
+        recording = Recording(variant.rows, readings_ns, has_run, facts=facts)
         if self.options.keep == "sketch":  # still in its pilot runs
             sketched = SketchedRecordings(variant.rows)
-            sketched.add(
-                Recording(variant.rows, readings_ns, every_run(len(readings_ns), len(variant.rows)))
-            )
+            sketched.add(recording)
             return sketched.recording()
-        return Recording(variant.rows, readings_ns, every_run(len(readings_ns), len(variant.rows)))
+        return recording
 
     def _closed(self) -> tuple[ClosedFrame, ...]:
         """Return what stayed closed, each once, in the order of the paths."""

@@ -29,6 +29,7 @@ from .closing import runs_layers_as_its_own
 from .function_modes import all_modes
 from .guards import Facts, ambient_state, forward_of, runs_class_forward
 from .locks import TRACE_LOCK
+from .places import PLACE, users_place
 from .reads import ModelReads
 from .recording_watcher import RecordingWatcher, containers_in
 from .snapshot import Snapshot, copy_of, is_same
@@ -719,6 +720,9 @@ class Tape:
         node = self._graph.create_node(op, target, args, kwargs)
         if self._stack:
             node.meta["nn_module_stack"] = collections.OrderedDict(self._stack)
+        place = users_place(sys._getframe(1), _ENDS)
+        if place is not None:
+            node.meta[PLACE] = place
         return node
 
     def _find(self, tensor: torch.Tensor) -> fx.Node:
@@ -844,6 +848,9 @@ class Tape:
         capture = Capture(self._graph, holds, self._constants, facts=words)
         return Recorded(output, capture, holds_call, times=self._times)
 
+
+# Its callers are none of the model's.
+_ENDS = (Tape.record.__code__,)
 
 _FROM_NOWHERE = "it uses a tensor that no recorded call produced"
 

@@ -32,6 +32,7 @@ LAYERS = (
     "marks",
     "function_modes",
     "soundness",
+    "places",
     "snapshot",
     "freezing",
     "guards",
