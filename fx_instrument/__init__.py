@@ -1,6 +1,7 @@
 """Time every node of a PyTorch model's own forward pass, as compiled Python."""
 
 from .errors import (
+    ArgumentsNotKnownError,
     CaptureError,
     EmptyRecordingError,
     FxInstrumentError,
@@ -11,7 +12,7 @@ from .errors import (
 )
 from .facts import RowFacts
 from .insertion import TimestampPass
-from .module import instrument, pause, paused, report, reset, resume, summary
+from .module import annotate, instrument, pause, paused, report, reset, resume, summary
 from .profiling import profile
 from .recording import ClosedFrame, InnerRow, NodeRow, Recording, VariantInfo
 from .report import Report, Row
@@ -20,6 +21,7 @@ from .table import Table
 from .version import __version__
 
 __all__ = [
+    "ArgumentsNotKnownError",
     "CaptureError",
     "ClosedFrame",
     "EmptyRecordingError",
@@ -39,6 +41,7 @@ __all__ = [
     "TimestampPass",
     "VariantInfo",
     "__version__",
+    "annotate",
     "instrument",
     "pause",
     "paused",

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from .arguments import call_key
-from .function_modes import all_modes
+from .function_modes import all_dispatch_modes, all_modes
 from .guards import differs_from, forward_of
 from .values import TENSOR_CLASSES, tensors_in
 
@@ -53,7 +53,7 @@ def is_plain_torch() -> bool:
     """Whether no mode and no transform of torch changes what this thread's operations do."""
     return (
         all(getattr(mode, "is_own", False) for mode in all_modes())
-        and torch._C._len_torch_dispatch_stack() == 0
+        and all(getattr(mode, "is_own", False) for mode in all_dispatch_modes())
         and torch._C._functorch.peek_interpreter_stack() is None
         and torch._C._get_tracing_state() is None
         and not _has_saved_tensors_hooks()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
+    "ArgumentsNotKnownError",
     "CaptureError",
     "EmptyRecordingError",
     "FxInstrumentError",
@@ -54,6 +55,10 @@ class ProfileError(FxInstrumentError, RuntimeError):
 
 class EmptyRecordingError(FxInstrumentError, RuntimeError):
     """Figures were asked for, but no run has been recorded."""
+
+
+class ArgumentsNotKnownError(FxInstrumentError, RuntimeError):
+    """Facts of the last call were asked for, but its arguments can't be had again."""
 
 
 class RunsNotKeptError(FxInstrumentError, LookupError):

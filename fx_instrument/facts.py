@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
-__all__ = ["NO_FACTS", "RowFacts", "facts_in_common"]
+__all__ = ["NO_FACTS", "RowFacts", "facts_in_common", "sum_of_facts"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RowFacts:
     """Facts of one row. None for each that is not known.
 
@@ -61,6 +61,10 @@ class RowFacts:
     live_bytes: int | None = None
     peak_bytes: int | None = None
 
+    def standing_at(self, place: RowFacts) -> RowFacts:
+        """Return this with the class, file and line of ``place``."""
+        return replace(self, class_name=place.class_name, file=place.file, line=place.line)
+
 
 NO_FACTS = RowFacts()
 
@@ -82,3 +86,30 @@ def facts_in_common(several: Sequence[RowFacts]) -> RowFacts:
         if any(getattr(facts, field.name) != getattr(first, field.name) for facts in several)
     }
     return replace(first, **differing)  # type: ignore[arg-type]
+
+
+def sum_of_facts(several: Sequence[RowFacts]) -> RowFacts:
+    """Return the facts of what ran one after the other, as those of one row.
+
+    They are the sums of ``flops``, ``bytes_read`` and ``bytes_written``, the highest of the
+    peaks, and the last of all others.
+
+    Args:
+        several: at least one.
+    """
+    if len(several) == 1:
+        return several[0]
+    flops = [facts.flops for facts in several if facts.flops is not None]
+    return replace(
+        several[-1],
+        flops=sum(flops) if flops else None,
+        has_all_flops=all(facts.has_all_flops for facts in several),
+        bytes_read=_sum([facts.bytes_read for facts in several]),
+        bytes_written=_sum([facts.bytes_written for facts in several]),
+        peak_bytes=max((facts.peak_bytes or 0 for facts in several), default=None),
+    )
+
+
+def _sum(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None

@@ -52,9 +52,10 @@ class TorchCalls(TorchFunctionMode):
             caller = caller.f_back
         key = func, caller.f_code.co_filename, caller.f_lineno
         inner = site.inner
-        site = inner.get(key)
-        if site is None:
-            site = run.runs.new_call_site(inner, key, _row_of_call(func, caller, path))
+        called = inner.get(key)
+        if called is None:
+            row = _row_of_call(func, caller, path)
+            called = run.runs.new_call_site(inner, key, row, site.facts.class_name)
         clock = run.clock
         CURRENT.frame = None
         start = clock()
@@ -63,7 +64,7 @@ class TorchCalls(TorchFunctionMode):
         finally:
             end = clock()
             CURRENT.frame = frame
-        run.events.append((site.times, (start, end)))
+        run.events.append((called.times, (start, end)))
         return output
 
 

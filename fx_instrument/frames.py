@@ -17,8 +17,10 @@ from typing import Any
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
+from .arguments import name_of_class
 from .clock import ReadingsOf
 from .closing import closed_frame, names_of_method
+from .facts import RowFacts
 from .frame_calls import TorchCalls
 from .function_modes import all_modes, push_mode, put_in, take_out
 from .guards import runs_class_forward, runs_hooks
@@ -26,16 +28,17 @@ from .keeping import MemoryGuard
 from .locks import new_lock
 from .marks import CURRENT, SLOT, Mark, mark_of, put_marks, take_marks
 from .options import Options
+from .places import line_at, users_place
 from .plans import Member, Plan, holder_for, modules_on_the_way
 from .recorder import LAST, commit
 from .recording import ClosedFrame, NodeRow, name_of_path
-from .resuming import RESUMABLE, resumed
-from .sites import CallSite, GraphSite, Times
+from .resuming import DRIVING_CODE, RESUMABLE, resumed
+from .sites import CallSite, GraphSite, Path, Times
 from .tape import Recorded, Stopwatch, ValueChanged, is_recording, record
 from .tracer import is_leaf, reason_to_close, runs_no_python
 from .variants import Graphs, Variant
 
-__all__ = ["FrameRuns", "like"]
+__all__ = ["FrameRuns", "GraphFrame", "Run", "like"]
 
 # Readings that may wait as Python objects before they are packed.
 _MAX_PENDING_READINGS = 2**16
@@ -64,7 +67,13 @@ class FrameRuns:
         fold: is called, where a sketch is kept, once many readings wait; it is to take them out.
         abort: is told of each run that raised, with the exception.
         end: is called after each run in steps, which ends when nothing else does.
+
+    Attributes:
+        noted: the facts of calls that were gathered, by where in the tree of calls they are of.
+        run_class: makes the runs.
     """
+
+    run_class: type[Run]
 
     def __init__(
         self,
@@ -77,13 +86,13 @@ class FrameRuns:
     ) -> None:
         clock = options.clock
         self.clock = clock
-        self._guard = guard
+        self.guard = guard
         self._fold = fold
         self.abort = abort
         self.end = end
         self.mode = TorchCalls() if options.frames == "calls" else None
         self.num_runs = 0
-        self._options = options
+        self.options = options
         self.openness = options.openness()
         self._reader = ReadingsOf(clock)
         self._members: dict[int, Member] = {}
@@ -94,11 +103,12 @@ class FrameRuns:
         self.lock = new_lock()
         name = type(root.model).__name__
         row = NodeRow(name, "call_module", name, "", True)
-        self._root = root
+        self.root_graphs = root
         self._is_leaf = False
         self.has_choice = bool(options.only) and not options.is_only("", root.model)
         self.runs_as_it_is = self.has_choice
-        self.root = CallSite(row, self._new_times(has_starts=True))
+        facts = RowFacts(class_name=name_of_class(type(root.model)))
+        self.root = CallSite(row, self._new_times(has_starts=True), facts)
         self.root.look_at(root.model)
         self.root.is_blind = self.has_choice
         self.root_state = root.model.__dict__
@@ -107,6 +117,7 @@ class FrameRuns:
         elif self.openness.is_leaf("", root.model):
             self.keep_whole("it is among leaf=")
         self.methods: dict[str, CallSite] = {}
+        self.noted: dict[Path, RowFacts] = {}
         self._method_names: dict[str, frozenset[str]] = {}
 
     def run(
@@ -129,7 +140,7 @@ class FrameRuns:
             method: the name of the method that ``forward`` is, if it is another.
         """
         site = self.root if method is None else self._method_site(method)
-        outer, run = CURRENT.frame, _Run(self, self._plan_for(module, variant).marks)
+        outer, run = CURRENT.frame, self.run_class(self, self._plan_for(module, variant).marks)
         try:
             put_marks(run.marks, run)
             CURRENT.frame = None
@@ -138,10 +149,12 @@ class FrameRuns:
             elif (
                 method is None and not self.runs_as_it_is and self._may_record(module, args, kwargs)
             ):
-                output = run.record(site, site.times, self._root, module, forward, args, kwargs)
+                output = run.record(
+                    site, site.times, self.root_graphs, module, forward, args, kwargs
+                )
             else:
                 if not self.runs_as_it_is:
-                    site.look_at_arguments(self._root, args, kwargs)
+                    site.look_at_arguments(self.root_graphs, args, kwargs)
                 output = run.run_closed(site, site.times, module, forward, args, kwargs)
             if type(output) in RESUMABLE:
                 # What has run up to now is only the making of it.
@@ -171,19 +184,27 @@ class FrameRuns:
         self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> bool:
         # A class that something has put on top of the drop-in's may compute in another way.
-        is_plain = type(module) is self._root.holder and not self.runs_as_it_is
-        return is_plain and not is_recording() and self._root.may_record(module, args, kwargs)
+        is_plain = type(module) is self.root_graphs.holder and not self.runs_as_it_is
+        return is_plain and not is_recording() and self.root_graphs.may_record(module, args, kwargs)
 
     def keep_whole(self, reason: str) -> None:
         """Look at nothing within the root from now on."""
         self._is_leaf = self.runs_as_it_is = self.root.is_blind = True
         self._plans.clear()
-        self._root.note_closed(reason)
+        self.root_graphs.note_closed(reason)
+
+    def take_after(self, other: FrameRuns) -> None:
+        """Share the graphs of ``other``, which is of the same model, and run as it does."""
+        self.lock = other.lock
+        self._graphs = other._graphs
+        self._is_leaf = other._is_leaf
+        self.runs_as_it_is = other.runs_as_it_is
+        self.root.is_blind = other.root.is_blind
 
     def may_call_modules(self, module: nn.Module, method: str) -> bool:
         """Whether ``method`` of the root names a submodule, or goes through them."""
         if method not in self._method_names:
-            self._method_names[method] = names_of_method(type(self._root.model), method)
+            self._method_names[method] = names_of_method(type(self.root_graphs.model), method)
         names = self._method_names[method]
         return not names.isdisjoint(module._modules) or not names.isdisjoint(_WAYS_TO_MODULES)
 
@@ -192,12 +213,13 @@ class FrameRuns:
             if method not in self.methods:
                 target = f"{self.root.row.target}.{method}"
                 row = NodeRow(method, "call_method", target, "", True)
-                site = self.methods[method] = CallSite(row, self._new_times(has_starts=True))
-                site.look_at(self._root.model)
+                times = self._new_times(has_starts=True)
+                site = self.methods[method] = CallSite(row, times, self.root.facts)
+                site.look_at(self.root_graphs.model)
                 site.is_blind = self.runs_as_it_is
             return self.methods[method]
 
-    def commit(self, run: _Run) -> None:
+    def commit(self, run: Run) -> None:
         """Keep the events of a run that has come to its end."""
         events = run.finished_events()
         with self.lock:
@@ -215,20 +237,20 @@ class FrameRuns:
             is_full = self._num_pending > _MAX_PENDING_READINGS
             if is_full:
                 self._num_pending = 0
-                if self._options.keep != "sketch":
+                if self.options.keep != "sketch":
                     self._pack()
-        if is_full and self._options.keep == "sketch":
+        if is_full and self.options.keep == "sketch":
             self._fold()
 
     def _pack(self) -> None:
-        keep = self._options.keep
+        keep = self.options.keep
         added = 0
         for times in self._all_times:
             added += times.pack()
             if isinstance(keep, int):
                 times.forget_before(self.num_runs - keep)
         if keep == "all":
-            self._guard.add(added)
+            self.guard.add(added)
 
     def forget_before(self, run: int) -> None:
         """Forget the calls of the runs before the one with the number ``run``."""
@@ -247,7 +269,7 @@ class FrameRuns:
     def first_paths(self) -> dict[str, str]:
         """Return the first path of each module, by each of its paths."""
         first: dict[int, str] = {}
-        named = self._root.model.named_modules(remove_duplicate=False)
+        named = self.root_graphs.model.named_modules(remove_duplicate=False)
         return {path: first.setdefault(id(module), path) for path, module in named}
 
     def all_graphs(self) -> list[Graphs]:
@@ -271,7 +293,7 @@ class FrameRuns:
                 key = path, type(module)
                 if key not in self._graphs:
                     holder = holder_for(type(module))
-                    self._graphs[key] = Graphs(module, path, holder, self._options, self._guard)
+                    self._graphs[key] = Graphs(module, path, holder, self.options, self.guard)
                 graphs = self._graphs[key]
                 graphs.set_model(module)
             member = self._members[id(module)] = Member(module, path, graphs)
@@ -322,23 +344,31 @@ class FrameRuns:
     def _chosen_modules(self, root: nn.Module) -> list[tuple[str, nn.Module]]:
         """Return the modules that alone are timed."""
         modules = root.named_modules()
-        return [item for item in modules if item[0] and self._options.is_only(*item)]
+        return [item for item in modules if item[0] and self.options.is_only(*item)]
 
     def _new_times(self, num_readings: int = 2, *, has_starts: bool = False) -> Times:
-        times = Times(self._reader, num_readings, self._options.keep, has_starts=has_starts)
+        times = Times(self._reader, num_readings, self.options.keep, has_starts=has_starts)
         self._all_times.append(times)
         return times
 
     def new_call_site(
-        self, inner: dict[Any, CallSite], key: Any, row: NodeRow, module: nn.Module | None = None
+        self,
+        inner: dict[Any, CallSite],
+        key: Any,
+        row: NodeRow,
+        class_name: str | None,
+        module: nn.Module | None = None,
     ) -> CallSite:
         """Return the place at ``key``, where ``module`` is called if it is no torch function.
 
-        It is made now unless another thread has.
+        It is made now unless another thread has. The call is that which is just being made; the
+        class is that of the module, or of the one whose statement calls a torch function.
         """
         with self.lock:
             if key not in inner:
-                inner[key] = CallSite(row, self._new_times())
+                place = users_place(sys._getframe(1), _ENDS)
+                file, line = (place.code.co_filename, line_at(place)) if place else (None, None)
+                inner[key] = CallSite(row, self._new_times(), RowFacts(class_name, file, line))
                 if module is not None:
                     inner[key].look_at(module)
             return inner[key]
@@ -360,7 +390,7 @@ class FrameRuns:
             return site.cut[place]
 
 
-class _Run:
+class Run:
     """One run in one thread.
 
     Attributes:
@@ -428,7 +458,7 @@ class _Run:
 
     def call(
         self,
-        frame: _Frame,
+        frame: Frame,
         module: nn.Module,
         run_module: Callable[..., Any],
         args: tuple[Any, ...],
@@ -448,7 +478,7 @@ class _Run:
             return self.run_closed(site, site.times, module, run_module, args, kwargs)
         return self.run_member(site, site.times, member, run_module, args, kwargs)
 
-    def _place_of(self, frame: _Frame, module: nn.Module) -> tuple[Member | None, CallSite]:
+    def _place_of(self, frame: Frame, module: nn.Module) -> tuple[Member | None, CallSite]:
         """Return what is known of ``module``, and where ``frame`` calls it."""
         member = self.runs.member(module)
         key = type(module) if member is None else member.path
@@ -459,12 +489,13 @@ class _Run:
             else:
                 name, target = key.__name__, f"{key.__module__}.{key.__qualname__}"
             row = NodeRow(name, "call_module", target, frame.path, True)
-            site = self.runs.new_call_site(frame.site.inner, key, row, module)
+            class_name = name_of_class(type(module))
+            site = self.runs.new_call_site(frame.site.inner, key, row, class_name, module)
         return member, site
 
     def call_in_recording(
         self,
-        frame: _Frame,
+        frame: Frame,
         module: nn.Module,
         run_module: Callable[..., Any],
         args: tuple[Any, ...],
@@ -521,7 +552,7 @@ class _Run:
                 self.pauses.append((start, self.clock()))
                 without.append(variant)
             except BaseException as error:
-                self._keep_cut(site, times, variant, start, error)
+                self.keep_cut(site, times, variant, start, error)
                 raise
         if graphs.may_record(module, args, kwargs):
             return self.record(site, times, graphs, module, run_module, args, kwargs)
@@ -555,6 +586,7 @@ class _Run:
                 owner=module,
                 is_leaf=self._is_called_whole,
                 see_module=lambda called: self._see_in_recording(called, stopwatch),
+                see_result=self.see_result,
                 stopwatch=stopwatch,
             )
             return recorded.output
@@ -572,11 +604,12 @@ class _Run:
         else:
             closed = self._closed_in(recorded.capture.graph, model)
             variant = graphs.add_recorded(module, args, kwargs, recorded, closed)
-            if not closed:
-                del self.events[num_events:]
-                self._keep_as_graph(start, site, variant, recorded.times)
+            self.keep_recorded(num_events, start, site, variant, recorded.times)
         stopwatch.resume()
         return output
+
+    def see_result(self, node: fx.Node, output: Any) -> None:
+        """A call that is being recorded has given ``output`` at ``node``."""
 
     def _is_called_whole(self, module: nn.Module) -> bool:
         """Whether a recording does not look into ``module``."""
@@ -595,14 +628,26 @@ class _Run:
                     closed[node.target] = closed_frame(node.target, module, reason or "")
         return closed
 
-    def _keep_as_graph(
+    def keep_recorded(
         self,
+        num_events: int,
         reading: float,
         site: CallSite,
         variant: Variant,
         times: Mapping[fx.Node, float],
     ) -> None:
-        """Keep a call that was recorded as if its graph had run, from ``reading`` on."""
+        """Keep a call that was recorded as if its graph had run, if no module in that is closed.
+
+        Args:
+            num_events: how many there were before the call.
+            reading: of the clock when it began.
+            site: where it was made.
+            variant: the graph that was made of it.
+            times: what each node took.
+        """
+        if variant.closed:
+            return
+        del self.events[num_events:]
         readings = [reading]
         for node, row in zip(variant.nodes, variant.rows, strict=True):
             if row.is_timed:
@@ -625,7 +670,7 @@ class _Run:
         """Run a graph of ``module`` at ``site``."""
         graph_site = site.graphs.get(variant) or self.runs.graph_site(site, variant)
         if variant.closed:
-            CURRENT.frame = _GraphFrame(self, graph_site, variant, module)
+            CURRENT.frame = GraphFrame(self, graph_site, variant, module)
         try:
             output = variant.run(stand_in, *args, **kwargs)
         finally:
@@ -633,7 +678,7 @@ class _Run:
         self.events.append((graph_site.times, LAST.readings))
         return output
 
-    def _keep_cut(
+    def keep_cut(
         self,
         site: CallSite,
         times: Times | None,
@@ -694,21 +739,27 @@ class _Run:
                 self.events.append((times, (start, end)))
         return output
 
-    def frame_at(self, site: CallSite, module: nn.Module) -> _Frame:
+    def frame_at(self, site: CallSite, module: nn.Module) -> Frame:
         """Return the frame of ``module`` at ``site``."""
         if not (site.sees_modes or site.is_blind or site.calls_others or self.is_recording):
-            return _Frame(self, site, self.mode, None)
+            return Frame(self, site, self.mode, None)
         if site.is_blind:
-            return _Frame(self, site, None, None)
+            return Frame(self, site, None, None)
         if self.is_recording:
             # Only the outermost: it is in force where the recording is given up.
             is_outermost = CURRENT.frame is None and sys.getprofile() is None
-            return _Frame(self, site, self.mode, self._see_call if is_outermost else None)
+            return Frame(self, site, self.mode, self._see_call if is_outermost else None)
         mode = self.mode
         if site.sees_modes and not _is_torch_in_training(module):
             mode = None
         see_call = self._see_call if site.calls_others and sys.getprofile() is None else None
-        return _Frame(self, site, mode, see_call)
+        return Frame(self, site, mode, see_call)
+
+
+FrameRuns.run_class = Run
+
+# Their callers are none of the model's.
+_ENDS = (FrameRuns.run.__code__, DRIVING_CODE)
 
 
 def _has_odd(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
@@ -750,14 +801,14 @@ def _is_torch_in_training(module: nn.Module) -> bool:
     return module.training and type(module).__module__.startswith("torch.nn.")
 
 
-class _Frame:
+class Frame:
     """The statements of a forward that runs as it is."""
 
     __slots__ = ("mode", "run", "see_call", "sees_modes", "site")
 
     def __init__(
         self,
-        run: _Run,
+        run: Run,
         site: CallSite,
         mode: TorchFunctionMode | None,
         see_call: Callable[..., None] | None,
@@ -843,7 +894,7 @@ class _RunInSteps:
     What passes between two of its steps is not part of the run.
     """
 
-    def __init__(self, run: _Run, site: CallSite, module: nn.Module) -> None:
+    def __init__(self, run: Run, site: CallSite, module: nn.Module) -> None:
         self._run = run
         self._site = site
         self._frame = run.frame_at(site, module)
@@ -881,7 +932,7 @@ class _RunInSteps:
         self._run.runs.abort(error)
 
 
-class _GraphFrame:
+class GraphFrame:
     """A graph some of whose nodes call modules that stay closed."""
 
     __slots__ = ("_indices", "_site", "_variant", "run")
@@ -889,7 +940,7 @@ class _GraphFrame:
     mode = None
     sees_modes = False
 
-    def __init__(self, run: _Run, site: GraphSite, variant: Variant, module: nn.Module) -> None:
+    def __init__(self, run: Run, site: GraphSite, variant: Variant, module: nn.Module) -> None:
         self.run = run
         self._site = site
         self._variant = variant
@@ -922,7 +973,7 @@ class _GraphFrame:
         if site is None:
             row = self._variant.rows[index]
             row = row._replace(target=row.target if member is None else member.path)
-            site = run.runs.new_call_site(frames, index, row, module)
+            site = run.runs.new_call_site(frames, index, row, name_of_class(type(module)), module)
         if member is None or graphs is None or is_shut:
             return run.run_closed(site, None, module, run_module, args, kwargs, self)
         CURRENT.frame = None

@@ -1,4 +1,4 @@
-"""The stack of torch function modes of a thread, and how to reach under its top."""
+"""The modes of a thread that see its torch calls, and how to reach under the top of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["all_modes", "push_mode", "put_in", "set_modes", "take_out"]
+__all__ = ["all_dispatch_modes", "all_modes", "push_mode", "put_in", "set_modes", "take_out"]
 
 push_mode = torch._C._push_on_torch_function_stack
 _pop_mode = torch._C._pop_torch_function_stack
@@ -17,6 +17,12 @@ _num_modes = torch._C._len_torch_function_stack
 def all_modes() -> list[Any]:
     """Return the modes of the thread, the top last."""
     return [torch._C._get_function_stack_at(index) for index in range(_num_modes())]
+
+
+def all_dispatch_modes() -> list[Any]:
+    """Return the modes that see the thread's operations, the top last."""
+    num_modes = torch._C._len_torch_dispatch_stack()
+    return [torch._C._get_dispatch_stack_at(index) for index in range(num_modes)]
 
 
 def set_modes(modes: list[Any]) -> None:

@@ -8,6 +8,7 @@ captured and timed.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import copyreg
 import functools
@@ -15,6 +16,7 @@ import inspect
 import os
 import platform
 import types
+import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
@@ -27,6 +29,7 @@ from torch import fx, nn
 from torch.fx.graph import PythonCode
 
 from .aborting import row_that_raised
+from .annotating import AnnotatingRuns, Interception, facts_of_call
 from .capture import paused_collector
 from .clock import (
     DEFAULT_CLOCK,
@@ -38,21 +41,26 @@ from .clock import (
 )
 from .closing import names_of_method
 from .errors import (
+    ArgumentsNotKnownError,
     CaptureError,
     EmptyRecordingError,
     NotAModuleError,
     ProfileError,
     RunsNotKeptError,
 )
+from .facts import RowFacts
 from .frames import FrameRuns, like
 from .guards import forward_of
 from .keeping import Keep, MemoryGuard
+from .last_call import LastCall
 from .locks import new_lock
 from .marks import CURRENT, SLOT, is_compiled
 from .options import ModuleChoice, Options
+from .preserving import preserved
 from .recorder import Recorder
 from .recording import (
     ClosedFrame,
+    NodeRow,
     Recording,
     SketchedRecordings,
     VariantInfo,
@@ -63,6 +71,7 @@ from .recording import (
 from .report import NO_RUNS, Report
 from .resuming import RESUMABLE
 from .schedule import Schedule
+from .sites import Path, facts_of_nodes
 from .snapshot import slots_of
 from .soundness import Origin, origin_of
 from .tape import ValueChanged
@@ -77,6 +86,7 @@ from .variants import Graphs, Variant
 
 __all__ = [
     "Instrumentation",
+    "annotate",
     "instrument",
     "is_instrumented",
     "pause",
@@ -114,7 +124,12 @@ class Instrumentation:
         self._all_num_threads: list[int] = []
         self._aborted: Counter[str] = Counter()
         self._sketches: list[dict[Any, SketchedRecordings]] = []
+        self._last_call: LastCall | None = None
+        self._annotated_call: LastCall | None = None
+        self._last_input: Callable[[], Any] = _no_input
+        self._last_modes = (True, False)
         self._lock = new_lock()
+        self._annotating_lock = new_lock()
 
     def new_class(self) -> type[nn.Module]:
         """Return the class of the drop-in, now that the class of its model has changed."""
@@ -188,6 +203,14 @@ class Instrumentation:
         """Run the forward of the drop-in, and record it."""
         if torch.get_num_threads() != self.num_threads or not self._all_num_threads:
             self._note_threads()
+        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        if (
+            kwargs
+            or len(args) != 1
+            or self._last_input() is not args[0]
+            or self._last_modes != modes
+        ):
+            self._note_call(args, kwargs)
         variant = self.variant_for(module, args, kwargs)
         if variant is None or variant.recorder is None:
             return self.run(module, variant, args, kwargs)
@@ -222,6 +245,13 @@ class Instrumentation:
         finally:
             CURRENT.untimed = outer
 
+    def _note_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Keep what a call was given that is not given the same as the one before."""
+        is_one = len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor)
+        self._last_input = weakref.ref(args[0]) if is_one else _no_input
+        self._last_modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        self._last_call = LastCall(args, kwargs)
+
     def _note_threads(self) -> None:
         """Keep with how many threads a run takes place."""
         with self._lock:
@@ -245,6 +275,7 @@ class Instrumentation:
                 found: list[tuple[Any, Recording]] = [
                     ((recording.rows, None), recording)
                     for recording in recordings_of(self.frames, channel)
+                    if recording.num_runs or (recording.rows, None) in sketches
                 ]
                 found += [
                     ((recording.rows, name), recording)
@@ -386,7 +417,8 @@ class Instrumentation:
                 sketched.recording() for (_, name), sketched in folded.items() if name is None
             ]
         else:
-            recordings += recordings_of(self.frames, channel)
+            found = recordings_of(self.frames, channel)
+            recordings += [recording for recording in found if recording.num_runs]
         recording = merge(recordings or [self._empty_recording()])
         if isinstance(self.options.keep, int):
             recording = recording.from_run(max(recording.num_runs - self.options.keep, 0))
@@ -407,28 +439,38 @@ class Instrumentation:
         return methods
 
     def _empty_recording(self) -> Recording:
+        rows: tuple[NodeRow, ...]
+        facts: tuple[RowFacts, ...]
         try:
-            rows, num_readings = self.graphs.current.rows, self.graphs.current.num_readings
+            variant = self.graphs.current
         except CaptureError:
             rows, num_readings = (self.frames.root.row,), 2
+            facts = (self.frames.root.facts,)
+        else:
+            rows, num_readings = variant.rows, variant.num_readings
+            facts = facts_of_nodes(variant, self.frames.noted)
         return Recording(
-            rows, np.empty((0, num_readings), np.int64), np.empty((0, len(rows)), bool)
+            rows,
+            np.empty((0, num_readings), np.int64),
+            np.empty((0, len(rows)), bool),
+            facts=facts,
         )
 
     def _plain_recording(self, variant: Variant, channel: int = 0) -> Recording:
         recorder = variant.recorder
         assert recorder is not None
+        facts = facts_of_nodes(variant, self.frames.noted)
         if recorder.keep == "sketch":
             copy_of_sketch = functools.partial(recorder.sketch, channel)
-            return sketch_of_graph(variant.rows, copy_of_sketch)
+            return replace(sketch_of_graph(variant.rows, copy_of_sketch), facts=facts)
         readings_ns = recorder.readings_ns(channel)
+        has_run = every_run(len(readings_ns), len(variant.rows))
+        recording = Recording(variant.rows, readings_ns, has_run, facts=facts)
         if self.options.keep == "sketch":  # still in its pilot runs
             sketched = SketchedRecordings(variant.rows)
-            sketched.add(
-                Recording(variant.rows, readings_ns, every_run(len(readings_ns), len(variant.rows)))
-            )
+            sketched.add(recording)
             return sketched.recording()
-        return Recording(variant.rows, readings_ns, every_run(len(readings_ns), len(variant.rows)))
+        return recording
 
     def _closed(self) -> tuple[ClosedFrame, ...]:
         """Return what stayed closed, each once, in the order of the paths."""
@@ -477,6 +519,88 @@ class Instrumentation:
                         runtimes[node] = (column / 1e9).tolist()
         return runtimes
 
+    def annotate(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Gather the facts of the rows that a call takes, in a run that is not recorded."""
+
+        def run_annotated(
+            module: nn.Module,
+            run_module: Callable[..., Any],
+            args: tuple[Any, ...],
+            kwargs: Mapping[str, Any],
+        ) -> Any:
+            outer, CURRENT.frame = CURRENT.frame, None
+            try:
+                call = functools.partial(self._run_annotated, module, run_module, args, kwargs)
+                again = Interception(self._is_own, self._run_again)
+                output, found = facts_of_call(self.frames, call, again, copies, (args, kwargs))
+            finally:
+                CURRENT.frame = outer
+            noted.update(found)
+            return output
+
+        noted: dict[Path, RowFacts] = {}
+        with self._annotating_lock, contextlib.ExitStack() as stack:
+            for state in _drop_ins_in(self.model):
+                stack.enter_context(state.schedule.paused())
+            copies = stack.enter_context(preserved(self.model, *args, *kwargs.values()))
+            outer, CURRENT.frame = CURRENT.frame, Interception(self._is_own, run_annotated)
+            try:
+                module(*args, **kwargs)
+            finally:
+                CURRENT.frame = outer
+        with self.frames.lock:
+            self.frames.noted = {**self.frames.noted, **noted}
+
+    def _is_own(self, module: nn.Module) -> bool:
+        return module.__dict__ is self.model.__dict__
+
+    def _run_annotated(
+        self,
+        module: nn.Module,
+        run_module: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        runs: AnnotatingRuns,
+    ) -> Any:
+        """Run the forward of the drop-in as a call would."""
+        if is_compiled(self.model):
+            return runs.run(module, None, runs.unseen(run_module), args, kwargs)
+        forward = self.eager_forward(module)
+        without: list[Variant] = []
+        while True:
+            with runs.counter.stopped():
+                variant = self.variant_for(module, args, kwargs, without)
+            try:
+                return runs.run(module, variant, forward, args, kwargs)
+            except ValueChanged:
+                if variant is None:
+                    raise
+                without.append(variant)
+
+    def _run_again(
+        self,
+        module: nn.Module,
+        run_module: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Run the forward of the drop-in that calls itself in a run that is not recorded."""
+        return self.eager_forward(module)(*args, **kwargs)
+
+    def annotate_last(self, module: nn.Module) -> None:
+        """Gather the facts of the last call, unless that has been done."""
+        call = self._last_call
+        if call is None:
+            raise ArgumentsNotKnownError(
+                "report(facts=True) runs the model as its last call did, but none has been "
+                "recorded; call annotate() with the arguments of a call, then report()"
+            )
+        if self._annotated_call is not call:
+            args, kwargs = call.arguments()
+            with call.modes():
+                self.annotate(module, args, kwargs)
+            self._annotated_call = call
+
     def report(self, warmup: int | str | None = None) -> Report:
         """Return the report of all runs up to now."""
         if warmup is None:
@@ -523,6 +647,16 @@ class Instrumentation:
             "num_interop_threads": torch.get_num_interop_threads(),
             "num_cpus": os.cpu_count(),
         }
+
+
+def _no_input() -> None:
+    """Stand for a reference to what no call is given."""
+
+
+def _drop_ins_in(model: nn.Module) -> list[Instrumentation]:
+    """Return what belongs to each drop-in within ``model``."""
+    found = (getattr(type(module), "_fx_instrument", None) for module in model.modules())
+    return [state for state in found if isinstance(state, Instrumentation)]
 
 
 def _asks_for_type(cls: type) -> bool:
@@ -688,6 +822,8 @@ def _for_compiled(model: nn.Module, state: Instrumentation) -> dict[str, Callabl
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         compiled = self.__dict__.get(SLOT) or self._call_impl
+        if isinstance(CURRENT.frame, Interception):
+            return CURRENT.frame.call(self, compiled, args, kwargs)
         if not state.schedule.takes_all and not state.schedule.takes_next():
             return compiled(*args, **kwargs)
         return state.frames.run(self, None, compiled, args, kwargs)
@@ -809,9 +945,9 @@ def instrument(
 
     It offers these attributes, wherever the model has none of that name: ``graph_module`` (the
     timed :class:`torch.fx.GraphModule`), ``graph``, ``code``, ``report()``, ``summary()``,
-    ``total_runtime_sec``, ``runtimes_sec``, ``reset()``, ``pause()``, ``resume()`` and
-    ``paused()``. The functions :func:`report`, :func:`summary`, :func:`reset`, :func:`pause`,
-    :func:`resume` and :func:`paused` do the same for any model.
+    ``annotate()``, ``total_runtime_sec``, ``runtimes_sec``, ``reset()``, ``pause()``, ``resume()``
+    and ``paused()``. The functions :func:`report`, :func:`summary`, :func:`annotate`,
+    :func:`reset`, :func:`pause`, :func:`resume` and :func:`paused` do the same for any model.
 
     A graph is captured at the first call of its kind, by symbolic tracing or, where tracing would
     lose something, by recording the call as it runs; and anew at the first call for which no graph
@@ -890,21 +1026,47 @@ def _check_instrumented(model: nn.Module, options: Options) -> None:
         )
 
 
-def report(module: nn.Module, warmup: int | str | None = None) -> Report:
+def report(module: nn.Module, warmup: int | str | None = None, *, facts: bool = False) -> Report:
     """Return the :class:`Report` of all recorded runs of an instrumented module.
 
     Args:
         module: what :func:`instrument` gave.
         warmup: how many of the first runs are left out, or ``"auto"`` for as many as were slower
             than the rest; by default what ``instrument(warmup=)`` says.
+        facts: whether to gather the facts of the last call first, as :func:`annotate` does with
+            its arguments, in the modes in which it was made; once for one call.
 
     Raises:
+        ArgumentsNotKnownError: the arguments of that call can't be had again: a tensor is gone or
+            was changed since, or something other than tensors and plain values was given.
         EmptyRecordingError: no run has been recorded, or none is left.
         NotAModuleError: ``module`` is not instrumented.
         RunsNotKeptError: ``warmup`` was given, but only a sketch of the runs is kept.
         ValueError: ``warmup`` is something else.
     """
-    return _state_of(module).report(warmup)
+    state = _state_of(module)
+    if facts:
+        state.annotate_last(module)
+    return state.report(warmup)
+
+
+def annotate(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+    """Gather the facts of the rows of an instrumented module; see :class:`RowFacts`.
+
+    The module runs once more, on these arguments, through the graph or frames that a call would
+    take, in the modes that it and torch are in. The run is not recorded. What it changes in the
+    module and in the arguments is put back, and so are random states. Reports that are made later
+    show the facts, also after :func:`reset`.
+
+    Args:
+        module: what :func:`instrument` gave.
+        *args: the arguments of a call.
+        **kwargs: the same, by name.
+
+    Raises:
+        NotAModuleError: ``module`` is not instrumented.
+    """
+    _state_of(module).annotate(module, args, kwargs)
 
 
 def summary(module: nn.Module, should_sort: bool = False) -> str:
@@ -1000,6 +1162,7 @@ _OFFERED: dict[str, Callable[[nn.Module], Any]] = {
     "graph_module": _graph_module,
     "graph": lambda module: _graph_module(module).graph,
     "code": lambda module: _graph_module(module).code,
+    "annotate": _bound(annotate),
     "report": _bound(report),
     "summary": _bound(summary),
     "reset": _bound(reset),

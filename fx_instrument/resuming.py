@@ -6,7 +6,7 @@ import types
 from collections.abc import Generator
 from typing import Any, Protocol
 
-__all__ = ["RESUMABLE", "Steps", "resumed"]
+__all__ = ["DRIVING_CODE", "RESUMABLE", "Steps", "resumed"]
 
 RESUMABLE = frozenset({types.GeneratorType, types.CoroutineType})
 
@@ -63,6 +63,10 @@ def _drive(inner: Any, steps: Steps) -> Generator[Any, Any, Any]:
             raise
         except BaseException as error:
             step, value = inner.throw, error
+
+
+# Whoever calls it asks for the next step.
+DRIVING_CODE = _drive.__code__
 
 
 class _Awaitable:

@@ -6,22 +6,26 @@ import operator
 from array import array
 from bisect import bisect_left
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from torch import nn
+from torch import fx, nn
 
 from .clock import ReadingsOf
 from .closing import calls_others, may_lead_to_module, sees_modes
+from .facts import RowFacts, sum_of_facts
 from .frame_calls import TorchCalls, passed_files
 from .keeping import Keep
 from .recording import NodeRow
 from .variants import Graphs, Variant
 
-__all__ = ["CallSite", "GraphSite", "Times"]
+__all__ = ["CallSite", "GraphSite", "Path", "Times", "facts_of_nodes", "path_of_node"]
 
 Ints = npt.NDArray[np.int64]
+
+# Of a call: the keys of the places from the root's on, and of nodes of graphs on the way.
+Path: TypeAlias = tuple[Any, ...]
 
 
 class Times:
@@ -136,6 +140,7 @@ class CallSite:
 
     Attributes:
         row: how it shows in a report.
+        facts: where it stands.
         times: of the calls that ran as they are, two readings each.
         inner: the places where a forward that runs as it is makes calls, in order.
         graphs: the graphs that the module's calls ran as, by variant.
@@ -149,6 +154,7 @@ class CallSite:
 
     __slots__ = (
         "calls_others",
+        "facts",
         "graphs",
         "inner",
         "is_blind",
@@ -159,13 +165,14 @@ class CallSite:
         "times",
     )
 
-    def __init__(self, row: NodeRow, times: Times) -> None:
+    def __init__(self, row: NodeRow, times: Times, facts: RowFacts) -> None:
         self.is_blind = False
         self.sees_modes = False
         self.calls_others = False
         self.own_mode: TorchCalls | None = None
         self.passed: Mapping[str, bool] = {}
         self.row = row
+        self.facts = facts
         self.times = times
         self.inner: dict[Any, CallSite] = {}
         self.graphs: dict[Variant, GraphSite] = {}
@@ -208,3 +215,33 @@ class GraphSite:
         self.times = times
         self.frames: dict[int, CallSite] = {}
         self.cut: dict[int, Times] = {}
+
+
+def path_of_node(path: Path, variant: Variant, node: fx.Node) -> Path:
+    """Return the path of ``node`` of a graph that runs at ``path``.
+
+    It is the same for the graph that another was made of by merging rows.
+    """
+    return (*path, (variant.pilot or variant, node.name))
+
+
+def facts_of_nodes(
+    variant: Variant, noted: Mapping[Path, RowFacts], path: Path = ()
+) -> tuple[RowFacts, ...]:
+    """Return what is known of each row of a graph that runs at ``path``.
+
+    Args:
+        variant: the graph.
+        noted: what was gathered.
+        path: the place where it runs.
+    """
+    if not noted:
+        return variant.facts
+    found = []
+    for node, facts in zip(variant.nodes, variant.facts, strict=True):
+        paths = [path_of_node(path, variant, each) for each in variant.nodes_of_row(node)]
+        if all(each in noted for each in paths):
+            gathered = sum_of_facts([noted[each] for each in paths])
+            facts = gathered.standing_at(facts)
+        found.append(facts)
+    return tuple(found)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import nn
 
 from .errors import NotAModuleError
 from .figures import figures_of_runs
 from .module import timed_and_eager
-from .snapshot import Snapshot
+from .preserving import preserved
 
 __all__ = ["Slowdown", "slowdown"]
 
@@ -69,7 +66,7 @@ def slowdown(model: nn.Module, *args: Any, **kwargs: Any) -> Slowdown:
         raise NotAModuleError(f"slowdown() needs an nn.Module, got {model!r}")
     timed, eager = timed_and_eager(model)
     ratios: list[float] = []
-    with _preserved(eager):
+    with preserved(eager, *args, *kwargs.values()):
         # The first run captures, the second finds the graph.
         for arm in (eager, timed, eager, timed):
             _time_of(arm, args, kwargs, 1)
@@ -94,21 +91,3 @@ def _time_of(
     for _ in range(num_runs):
         call(*args, **kwargs)
     return time.perf_counter() - start
-
-
-@contextlib.contextmanager
-def _preserved(model: nn.Module) -> Iterator[None]:
-    """Put back what runs change: buffers, attributes, random states."""
-    snapshot = Snapshot(model)
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        try:
-            yield
-        finally:
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)
-            snapshot.restore()
-            with torch.no_grad():
-                for buffer, values in buffers:
-                    buffer.copy_(values)

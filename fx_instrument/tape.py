@@ -29,6 +29,7 @@ from .closing import runs_layers_as_its_own
 from .function_modes import all_modes
 from .guards import Facts, ambient_state, forward_of, runs_class_forward
 from .locks import TRACE_LOCK
+from .places import PLACE, users_place
 from .reads import ModelReads
 from .recording_watcher import RecordingWatcher, containers_in
 from .snapshot import Snapshot, copy_of, is_same
@@ -115,6 +116,7 @@ def record(
     owner: nn.Module | None = None,
     is_leaf: Callable[[nn.Module], bool] | None = None,
     see_module: Callable[[nn.Module], None] = lambda module: None,
+    see_result: Callable[[fx.Node, Any], None] = lambda node, output: None,
     stopwatch: Stopwatch | None = None,
 ) -> Recorded:
     """Call the forward of ``model`` and record the call. An exception that it raises is passed on.
@@ -127,6 +129,7 @@ def record(
         owner: the object whose forward it is, if that is another with the same state.
         is_leaf: tells which modules are not opened; by default those that tracing does not open.
         see_module: is told of each module just before it is called.
+        see_result: is told of each node and what it gave, just after it ran.
         stopwatch: is told what of the time is the call's own.
     """
     kwargs = dict(kwargs or {})
@@ -144,7 +147,15 @@ def record(
                     stopwatch.pause()
                     try:
                         tape = Tape(
-                            model, args, kwargs, owner, is_leaf, see_module, stopwatch, lock
+                            model,
+                            args,
+                            kwargs,
+                            owner,
+                            is_leaf,
+                            see_module,
+                            see_result,
+                            stopwatch,
+                            lock,
                         )
                         try:
                             with paused_collector():
@@ -189,6 +200,7 @@ class Tape:
         owner: nn.Module,
         is_leaf: Callable[[nn.Module], bool] | None,
         see_module: Callable[[nn.Module], None],
+        see_result: Callable[[fx.Node, Any], None],
         stopwatch: Stopwatch,
         lock: contextlib.ExitStack,
     ) -> None:
@@ -205,6 +217,7 @@ class Tape:
         self._owner = owner
         self._attributes = [(each, dict(vars(each))) for _, each in tensors_in([args, kwargs])]
         self._see_module = see_module
+        self._see_result = see_result
         self._stopwatch = stopwatch
         self._times: dict[fx.Node, float] = {}
         self._last_time = 0.0
@@ -558,6 +571,7 @@ class Tape:
     def _note_result(self, node: fx.Node, output: Any, *, may_be_plain: bool) -> None:
         """Note what ``node`` gives; let each run check it if it is not a tensor."""
         self._times[node] = self._last_time
+        self._see_result(node, output)
         if isinstance(output, torch.Tensor):
             if type(output) not in TENSOR_CLASSES:
                 self.suspect(f"it makes a {type(output).__qualname__}, a subclass of Tensor")
@@ -719,6 +733,9 @@ class Tape:
         node = self._graph.create_node(op, target, args, kwargs)
         if self._stack:
             node.meta["nn_module_stack"] = collections.OrderedDict(self._stack)
+        place = users_place(sys._getframe(1), _ENDS)
+        if place is not None:
+            node.meta[PLACE] = place
         return node
 
     def _find(self, tensor: torch.Tensor) -> fx.Node:
@@ -844,6 +861,9 @@ class Tape:
         capture = Capture(self._graph, holds, self._constants, facts=words)
         return Recorded(output, capture, holds_call, times=self._times)
 
+
+# Its callers are none of the model's.
+_ENDS = (Tape.record.__code__,)
 
 _FROM_NOWHERE = "it uses a tensor that no recorded call produced"
 

@@ -13,6 +13,7 @@ import enum
 import inspect
 import os
 import re
+import sys
 import threading
 import traceback
 import types
@@ -29,6 +30,7 @@ from .closing import Effects, closed_frame, effects_of
 from .errors import CaptureError
 from .guards import Facts, ambient_state, forward_of, has_hooks, runs_hooks, truncate
 from .marks import is_compiled
+from .places import PLACE, users_place
 from .proxies import (
     GIVES_TENSOR,
     INPLACE_OPERATORS,
@@ -474,7 +476,11 @@ class CaptureTracer(fx.Tracer):
         """Make a node; refuse to where it would run under other modes than the call does."""
         if self._ambient is not None and ambient_state() != self._ambient:
             self.refuse("it changes a mode of torch, such as grad mode or autocast")
-        return super().create_node(kind, target, args, kwargs, name)
+        node = super().create_node(kind, target, args, kwargs, name)
+        place = users_place(sys._getframe(1), _ENDS)
+        if place is not None:
+            node.meta[PLACE] = place
+        return node
 
     def create_arg(self, a: Any) -> Any:
         """Return ``a`` as an argument of a node."""
@@ -611,6 +617,10 @@ class CaptureTracer(fx.Tracer):
                     stack = node.meta.get("nn_module_stack") or {"": ("", None)}
                     path, _ = next(reversed(stack.values()))
                     raise Restart({path: reason}) if path else self.error(reason)
+
+
+# Its callers are none of the model's.
+_ENDS = (CaptureTracer.capture.__code__,)
 
 
 def class_key(cls: type) -> str:

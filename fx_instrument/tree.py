@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
+from .facts import RowFacts, facts_in_common
 from .frames import FrameRuns
 from .recording import InnerRow, NodeRow, Recording, every_run, name_of_path
-from .sites import CallSite, GraphSite, Times
+from .sites import CallSite, GraphSite, Path, Times, facts_of_nodes, path_of_node
 from .variants import Variant
 
 __all__ = [
@@ -25,7 +27,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def recordings_of(runs: FrameRuns, channel: int = 0) -> list[Recording]:
-    """Return a recording for each way in which the root ran: as it is, and each of its graphs.
+    """Return a recording for each way in which the root may run: as it is, and as its graphs.
 
     Args:
         runs: of the model.
@@ -33,22 +35,27 @@ def recordings_of(runs: FrameRuns, channel: int = 0) -> list[Recording]:
     """
     with runs.lock:
         found = [_graph_recording(runs, variant, channel) for variant in runs.root.graphs]
-        closed = _root_recording(runs, runs.root, channel)
-    return [recording for recording in (closed, *found) if len(recording.readings_ns)]
+        return [_root_recording(runs, runs.root, channel), *found]
 
 
-def _root_recording(runs: FrameRuns, root: CallSite, channel: int) -> Recording:
+def _root_recording(
+    runs: FrameRuns, root: CallSite, channel: int, noted: Mapping[Path, RowFacts] | None = None
+) -> Recording:
+    noted = runs.noted if noted is None else noted
     numbers, readings_ns = _readings_of(root.times, channel)
-    rows = _InnerRows(numbers, 1, runs.first_paths(), channel)
-    rows.add_inner(root, 0)
-    return Recording((root.row,), readings_ns, every_run(len(numbers), 1), rows.finish())
+    facts = _facts_at((), root.facts, noted)
+    rows = _InnerRows(numbers, [facts], runs.first_paths(), channel, noted)
+    rows.add_inner(root, 0, ())
+    return rows.recording((root.row,), readings_ns)
 
 
 def method_recordings(runs: FrameRuns, channel: int = 0) -> dict[str, Recording]:
     """Return the runs of each method, other than the forward, that called submodules."""
     with runs.lock:
-        found = {name: _root_recording(runs, site, channel) for name, site in runs.methods.items()}
-    return {name: recording for name, recording in found.items() if len(recording.readings_ns)}
+        found = {
+            name: _root_recording(runs, site, channel, {}) for name, site in runs.methods.items()
+        }
+    return {name: recording for name, recording in found.items() if recording.num_runs}
 
 
 def graph_recording(runs: FrameRuns, variant: Variant) -> Recording:
@@ -58,16 +65,16 @@ def graph_recording(runs: FrameRuns, variant: Variant) -> Recording:
 
 
 def _graph_recording(runs: FrameRuns, variant: Variant, channel: int) -> Recording:
-    num_rows = len(variant.rows)
+    facts = facts_of_nodes(variant, runs.noted)
     site = runs.root.graphs.get(variant)
     if site is None:
         readings_ns = np.empty((0, variant.num_readings), np.int64)
-        return Recording(variant.rows, readings_ns, every_run(0, num_rows))
+        return Recording(variant.rows, readings_ns, every_run(0, len(variant.rows)), facts=facts)
     numbers, readings_ns = _readings_of(site.times, channel)
-    rows = _InnerRows(numbers, num_rows, runs.first_paths(), channel)
+    rows = _InnerRows(numbers, facts, runs.first_paths(), channel, runs.noted)
     for index, frame in site.frames.items():
-        rows.add_calls(frame, index)
-    return Recording(variant.rows, readings_ns, every_run(len(numbers), num_rows), rows.finish())
+        rows.add_calls(frame, index, path_of_node((), variant, variant.nodes[index]))
+    return rows.recording(variant.rows, readings_ns)
 
 
 def _readings_of(times: Times, channel: int) -> tuple[Ints, Ints]:
@@ -82,49 +89,76 @@ class _InnerRows:
 
     Args:
         numbers: the runs, ascending, as their calls know them.
-        num_root_rows: how many rows come before the inner ones.
+        root_facts: of the rows that come before the inner ones.
         first_paths: of each module of the model, by each of its paths.
         channel: which clock.
+        noted: the facts that were gathered.
     """
 
     def __init__(
-        self, numbers: Ints, num_root_rows: int, first_paths: Mapping[str, str], channel: int
+        self,
+        numbers: Ints,
+        root_facts: Sequence[RowFacts],
+        first_paths: Mapping[str, str],
+        channel: int,
+        noted: Mapping[Path, RowFacts],
     ) -> None:
         self._channel = channel
         self._numbers = numbers
         self._first_paths = first_paths
-        self._num_root_rows = num_root_rows
+        self._root_facts = root_facts
+        self._noted = noted
         self._places: dict[tuple[int, NodeRow], int] = {}
         self._calls: list[list[tuple[Ints, Ints]]] = []
+        self._facts: list[RowFacts] = []
 
-    def add_calls(self, site: CallSite, parent: int) -> None:
+    def add_calls(self, site: CallSite, parent: int, path: Path) -> None:
         """Add what is called at ``site``, whose own row is ``parent``."""
         for variant, graph in [*site.graphs.items()]:
-            self._add_nodes(variant, graph, site.row, parent)
-        self.add_inner(site, parent)
+            self._add_nodes(variant, graph, site.row, parent, path)
+        self.add_inner(site, parent, path)
 
-    def add_inner(self, site: CallSite, parent: int) -> None:
+    def add_inner(self, site: CallSite, parent: int, path: Path) -> None:
         """Add what the statements of the frame at ``site`` call."""
-        for inner in [*site.inner.values()]:
+        for key, inner in [*site.inner.items()]:
+            inner_path = (*path, key)
+            facts = _facts_at(inner_path, inner.facts, self._noted)
             numbers, steps_ns = inner.times.runs_and_ns(self._channel)
-            index = self._add(parent, inner.row, numbers, steps_ns[:, 0])
+            index = self._add(parent, inner.row, numbers, steps_ns[:, 0], facts)
             for graph in [*inner.graphs.values()]:
                 numbers, steps_ns = graph.times.runs_and_ns(self._channel)
-                self._add(parent, inner.row, numbers, steps_ns.sum(axis=1))
-            self.add_calls(inner, index)
+                self._add(parent, inner.row, numbers, steps_ns.sum(axis=1), facts)
+            self.add_calls(inner, index, inner_path)
 
-    def _add_nodes(self, variant: Variant, graph: GraphSite, row: NodeRow, above: int) -> None:
+    def _add_nodes(
+        self, variant: Variant, graph: GraphSite, row: NodeRow, above: int, path: Path
+    ) -> None:
         numbers, steps_ns = graph.times.runs_and_ns(self._channel)
         columns = iter(steps_ns.T)
-        for place, node_row in enumerate(variant.rows):
+        every = zip(variant.nodes, facts_of_nodes(variant, self._noted, path), strict=True)
+        for place, (node, facts) in enumerate(every):
+            node_row = variant.rows[place]
             if node_row.is_timed:
                 below = self._below(row.target, node_row)
-                index = self._add(above, below, numbers, next(columns))
+                facts = self._standing(facts, above)
+                index = self._add(above, below, numbers, next(columns), facts)
                 if place in graph.cut:
                     cut_numbers, cut_ns = graph.cut[place].runs_and_ns(self._channel)
-                    self._add(above, below, cut_numbers, cut_ns[:, 0])
+                    self._add(above, below, cut_numbers, cut_ns[:, 0], facts)
                 if place in graph.frames:
-                    self.add_calls(graph.frames[place], index)
+                    self.add_calls(graph.frames[place], index, path_of_node(path, variant, node))
+
+    def _standing(self, facts: RowFacts, above: int) -> RowFacts:
+        """Return ``facts`` with the place of the row above where no code of the user's is nearer.
+
+        Such is the case in a graph of one of torch's modules.
+        """
+        if facts.file is not None:
+            return facts
+        num_root_rows = len(self._root_facts)
+        is_of_root = above < num_root_rows
+        outer = self._root_facts[above] if is_of_root else self._facts[above - num_root_rows]
+        return replace(facts, file=outer.file, line=outer.line)
 
     def _add(
         self,
@@ -132,12 +166,16 @@ class _InnerRows:
         row: NodeRow,
         numbers: Ints,
         ns: Ints,
+        facts: RowFacts,
     ) -> int:
         place = self._places.setdefault((parent, row), len(self._calls))
         if place == len(self._calls):
             self._calls.append([])
+            self._facts.append(facts)
+        elif self._facts[place] != facts:
+            self._facts[place] = facts_in_common([self._facts[place], facts])
         self._calls[place].append((np.searchsorted(self._numbers, numbers), ns))
-        return self._num_root_rows + place
+        return len(self._root_facts) + place
 
     def _below(self, path: str, row: NodeRow) -> NodeRow:
         """Return ``row``, whose paths start at the module at ``path``, with paths from the root."""
@@ -150,7 +188,13 @@ class _InnerRows:
         target = f"{path}.{row.target}"
         return row._replace(name=name, target=self._first_paths.get(target, target))
 
-    def finish(self) -> tuple[InnerRow, ...]:
+    def recording(self, rows: tuple[NodeRow, ...], readings_ns: Ints) -> Recording:
+        """Return the recording of runs of ``rows``, with all that was added below them."""
+        has_run = every_run(len(readings_ns), len(rows))
+        facts = (*self._root_facts, *self._facts)
+        return Recording(rows, readings_ns, has_run, self._finish(), facts)
+
+    def _finish(self) -> tuple[InnerRow, ...]:
         """Return the rows, a parent always before what is below it."""
         rows = []
         for (parent, row), calls in zip(self._places, self._calls, strict=True):
@@ -159,6 +203,10 @@ class _InnerRows:
             order = np.argsort(runs, kind="stable")
             rows.append(InnerRow(row, parent, runs[order], ns[order]))
         return tuple(rows)
+
+
+def _facts_at(path: Path, standing: RowFacts, noted: Mapping[Path, RowFacts]) -> RowFacts:
+    return noted[path].standing_at(standing) if path in noted else standing
 
 
 def count_calls(runs: FrameRuns) -> Counter[Variant]:

@@ -17,13 +17,14 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from .arguments import call_key, kind_of
+from .arguments import call_key, kind_of, name_of_class
 from .budget import groups_to_merge
 from .capture import Capture, capture, paused_collector
 from .clock import clock_cost_ns
 from .closing import closed_frame, sees_recording
 from .codegen import TimedCodeGen, has_registered_targets
 from .errors import CaptureError
+from .facts import RowFacts, facts_in_common
 from .insertion import (
     UNTIMED_OPS,
     insert_timestamps,
@@ -37,6 +38,7 @@ from .insertion import (
 from .keeping import Keep, MemoryGuard
 from .locks import new_lock
 from .options import Options
+from .places import PLACE, line_at
 from .recorder import PassingRecorder, Recorder
 from .recording import ClosedFrame, NodeRow
 from .soundness import recording_reason
@@ -80,6 +82,7 @@ class Variant:
         holds: tells whether all that the graph relies on is true of a module and the arguments.
         recorder: of the runs; None where each run is handed over to a frame.
         nodes: the nodes that are not of the timing.
+        class_name: of the module.
         closed: the targets of its nodes that call modules which stay closed, and why.
         guard: what told the call from others, in words.
         merged: for a node that shares a row with those after it, all nodes of that row.
@@ -91,6 +94,7 @@ class Variant:
     holds: Callable[[nn.Module, tuple[Any, ...], Mapping[str, Any]], bool]
     recorder: Recorder | None
     nodes: tuple[fx.Node, ...]
+    class_name: str
     closed: Mapping[str, ClosedFrame]
     guard: Mapping[str, str]
     merged: Mapping[fx.Node, tuple[fx.Node, ...]] = field(default_factory=dict)
@@ -106,6 +110,32 @@ class Variant:
                 else _row_of(node)
                 for node in self.nodes
             )
+
+    @functools.cached_property
+    def facts(self) -> tuple[RowFacts, ...]:
+        """Where each of ``rows`` stands: its class, file and line."""
+        known: dict[tuple[Any, ...], RowFacts] = {}
+        with paused_collector():
+            return tuple(
+                facts_in_common([self._facts_of(each, known) for each in self.nodes_of_row(node)])
+                for node in self.nodes
+            )
+
+    def nodes_of_row(self, node: fx.Node) -> tuple[fx.Node, ...]:
+        """Return the nodes that share the row of ``node``, itself among them."""
+        return self.merged.get(node, (node,))
+
+    def _facts_of(self, node: fx.Node, known: dict[tuple[Any, ...], RowFacts]) -> RowFacts:
+        """Return where ``node`` stands; one object for all nodes of which it is the same."""
+        stack = node.meta.get("nn_module_stack")
+        cls = next(reversed(stack.values()))[1] if stack else None
+        if cls is None and node.op == "call_module":
+            cls = type(self.graph_module.get_submodule(str(node.target)))
+        place = node.meta.get(PLACE)
+        file, line = (place.code.co_filename, line_at(place)) if place else (None, None)
+        name = self.class_name if cls is None else name_of_class(cls)
+        key = name, file, line
+        return known.setdefault(key, RowFacts(*key))
 
     @functools.cached_property
     def run_untimed(self) -> Callable[..., Any]:
@@ -516,6 +546,7 @@ class Graphs:
                 holds,
                 recorder,
                 nodes,
+                name_of_class(type(self.model)),
                 found.closed,
                 {**_in_words(binding), **found.facts},
             )

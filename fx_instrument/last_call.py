@@ -1,0 +1,111 @@
+"""The arguments of the last call of a model, as far as they can be had again.
+
+Tensors are not kept alive for that, and what was changed since is not given for what it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
+
+import torch
+
+from .errors import ArgumentsNotKnownError
+
+__all__ = ["LastCall"]
+
+_PLAIN = (
+    bool, int, float, complex, str, bytes, type(None), type(...), slice, torch.dtype, torch.device,
+    torch.layout, torch.memory_format,
+)  # fmt: skip
+
+
+class LastCall:
+    """What a call was given, and the modes of torch under which it was made.
+
+    Args:
+        args: its arguments.
+        kwargs: the same, by name.
+    """
+
+    def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self._given = _noted((args, {**kwargs}))
+        self._has_grad = torch.is_grad_enabled()
+        self._is_inference = torch.is_inference_mode_enabled()
+        self._autocast = [
+            (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+            for device in ("cpu", "cuda")
+        ]
+
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments, positional and by name.
+
+        Raises:
+            ArgumentsNotKnownError: one is gone, was changed since, or may have been.
+        """
+        given: tuple[tuple[Any, ...], dict[str, Any]] = self._given()
+        return given
+
+    @contextlib.contextmanager
+    def modes(self) -> Iterator[None]:
+        """Let torch run in the block as it did for the call."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(self._is_inference))
+            stack.enter_context(torch.set_grad_enabled(self._has_grad))
+            for device, is_enabled, dtype in self._autocast:
+                if (is_enabled, dtype) != (
+                    torch.is_autocast_enabled(device),
+                    torch.get_autocast_dtype(device),
+                ):
+                    stack.enter_context(torch.autocast(device, dtype, is_enabled))
+            yield
+
+
+def _noted(value: Any) -> Callable[[], Any]:
+    """Return a function that gives ``value`` again, or raises."""
+    cls = type(value)
+    if isinstance(value, torch.Tensor):
+        return _noted_tensor(value)
+    if cls is list or cls is tuple:
+        items = [*map(_noted, value)]
+        return lambda: cls(item() for item in items)
+    if isinstance(value, tuple) and hasattr(cls, "_make"):
+        items = [*map(_noted, value)]
+        return lambda: cls._make(item() for item in items)
+    if cls is dict:
+        named = {key: _noted(item) for key, item in value.items()}
+        return lambda: {key: item() for key, item in named.items()}
+    if isinstance(value, _PLAIN):
+        return lambda: value
+    name = cls.__qualname__
+    return lambda: _refuse(f"had an argument of type {name}, which may have been changed since")
+
+
+def _noted_tensor(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+    reference = weakref.ref(tensor)
+    version = _version_of(tensor)
+
+    def give() -> torch.Tensor:
+        tensor = reference()
+        if tensor is None:
+            _refuse("was given a tensor that is gone")
+        if version is None:
+            _refuse("was given a tensor of inference mode, which may have been changed since")
+        if _version_of(tensor) != version:
+            _refuse("was given a tensor that was changed since")
+        return tensor
+
+    return give
+
+
+def _version_of(tensor: torch.Tensor) -> int | None:
+    return None if tensor.is_inference() else tensor._version
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise ArgumentsNotKnownError(
+        f"report(facts=True) runs the model as its last call did, but that {reason}; call "
+        "annotate() with the arguments of a call, then report()"
+    )
