@@ -3,6 +3,7 @@
 from .errors import (
     CaptureError,
     EmptyRecordingError,
+    ExportError,
     FxInstrumentError,
     NoSuchModuleError,
     NotAModuleError,
@@ -23,6 +24,7 @@ __all__ = [
     "CaptureError",
     "ClosedFrame",
     "EmptyRecordingError",
+    "ExportError",
     "FxInstrumentError",
     "InnerRow",
     "NoSuchModuleError",

@@ -11,6 +11,7 @@ from typing import Any
 __all__ = [
     "CaptureError",
     "EmptyRecordingError",
+    "ExportError",
     "FxInstrumentError",
     "NoSuchModuleError",
     "NotAModuleError",
@@ -54,6 +55,10 @@ class ProfileError(FxInstrumentError, RuntimeError):
 
 class EmptyRecordingError(FxInstrumentError, RuntimeError):
     """Figures were asked for, but no run has been recorded."""
+
+
+class ExportError(FxInstrumentError, OSError):
+    """A file that was asked for could not be written; what was there before still is."""
 
 
 class RunsNotKeptError(FxInstrumentError, LookupError):

@@ -420,15 +420,15 @@ class Instrumentation:
         assert recorder is not None
         if recorder.keep == "sketch":
             copy_of_sketch = functools.partial(recorder.sketch, channel)
-            return sketch_of_graph(variant.rows, copy_of_sketch)
+            return replace(sketch_of_graph(variant.rows, copy_of_sketch), inputs=variant.inputs)
         readings_ns = recorder.readings_ns(channel)
+        has_run = every_run(len(readings_ns), len(variant.rows))
+        recording = Recording(variant.rows, readings_ns, has_run, inputs=variant.inputs)
         if self.options.keep == "sketch":  # still in its pilot runs
             sketched = SketchedRecordings(variant.rows)
-            sketched.add(
-                Recording(variant.rows, readings_ns, every_run(len(readings_ns), len(variant.rows)))
-            )
+            sketched.add(recording)
             return sketched.recording()
-        return Recording(variant.rows, readings_ns, every_run(len(readings_ns), len(variant.rows)))
+        return recording
 
     def _closed(self) -> tuple[ClosedFrame, ...]:
         """Return what stayed closed, each once, in the order of the paths."""

@@ -9,7 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from .frames import FrameRuns
-from .recording import InnerRow, NodeRow, Recording, every_run, name_of_path
+from .recording import (
+    NO_STARTS,
+    InnerRow,
+    NodeRow,
+    Recording,
+    every_run,
+    joined_calls,
+    name_of_path,
+)
 from .sites import CallSite, GraphSite, Times
 from .variants import Variant
 
@@ -62,12 +70,19 @@ def _graph_recording(runs: FrameRuns, variant: Variant, channel: int) -> Recordi
     site = runs.root.graphs.get(variant)
     if site is None:
         readings_ns = np.empty((0, variant.num_readings), np.int64)
-        return Recording(variant.rows, readings_ns, every_run(0, num_rows))
+        has_run = every_run(0, num_rows)
+        return Recording(variant.rows, readings_ns, has_run, inputs=variant.inputs)
     numbers, readings_ns = _readings_of(site.times, channel)
     rows = _InnerRows(numbers, num_rows, runs.first_paths(), channel)
     for index, frame in site.frames.items():
         rows.add_calls(frame, index)
-    return Recording(variant.rows, readings_ns, every_run(len(numbers), num_rows), rows.finish())
+    return Recording(
+        variant.rows,
+        readings_ns,
+        every_run(len(numbers), num_rows),
+        rows.finish(),
+        inputs=variant.inputs,
+    )
 
 
 def _readings_of(times: Times, channel: int) -> tuple[Ints, Ints]:
@@ -95,7 +110,7 @@ class _InnerRows:
         self._first_paths = first_paths
         self._num_root_rows = num_root_rows
         self._places: dict[tuple[int, NodeRow], int] = {}
-        self._calls: list[list[tuple[Ints, Ints]]] = []
+        self._calls: list[list[InnerRow]] = []
 
     def add_calls(self, site: CallSite, parent: int) -> None:
         """Add what is called at ``site``, whose own row is ``parent``."""
@@ -107,36 +122,42 @@ class _InnerRows:
         """Add what the statements of the frame at ``site`` call."""
         for inner in [*site.inner.values()]:
             numbers, steps_ns = inner.times.runs_and_ns(self._channel)
-            index = self._add(parent, inner.row, numbers, steps_ns[:, 0])
+            starts_ns = self._starts_of(inner.times)
+            index = self._add(parent, inner.row, numbers, steps_ns[:, 0], starts_ns)
             for graph in [*inner.graphs.values()]:
                 numbers, steps_ns = graph.times.runs_and_ns(self._channel)
-                self._add(parent, inner.row, numbers, steps_ns.sum(axis=1))
+                starts_ns = self._starts_of(graph.times)
+                self._add(parent, inner.row, numbers, steps_ns.sum(axis=1), starts_ns)
             self.add_calls(inner, index)
 
     def _add_nodes(self, variant: Variant, graph: GraphSite, row: NodeRow, above: int) -> None:
         numbers, steps_ns = graph.times.runs_and_ns(self._channel)
+        starts_ns = self._starts_of(graph.times)
         columns = iter(steps_ns.T)
         for place, node_row in enumerate(variant.rows):
             if node_row.is_timed:
                 below = self._below(row.target, node_row)
-                index = self._add(above, below, numbers, next(columns))
+                ns = next(columns)
+                index = self._add(above, below, numbers, ns, starts_ns)
+                if len(starts_ns):
+                    starts_ns = np.where(starts_ns < 0, -1, starts_ns + ns)
                 if place in graph.cut:
-                    cut_numbers, cut_ns = graph.cut[place].runs_and_ns(self._channel)
-                    self._add(above, below, cut_numbers, cut_ns[:, 0])
+                    cut = graph.cut[place]
+                    cut_numbers, cut_ns = cut.runs_and_ns(self._channel)
+                    self._add(above, below, cut_numbers, cut_ns[:, 0], self._starts_of(cut))
                 if place in graph.frames:
                     self.add_calls(graph.frames[place], index)
 
-    def _add(
-        self,
-        parent: int,
-        row: NodeRow,
-        numbers: Ints,
-        ns: Ints,
-    ) -> int:
+    def _starts_of(self, times: Times) -> Ints:
+        """Return when the calls began; by the second clock that is not known."""
+        return NO_STARTS if self._channel else times.offsets_ns()
+
+    def _add(self, parent: int, row: NodeRow, numbers: Ints, ns: Ints, starts_ns: Ints) -> int:
         place = self._places.setdefault((parent, row), len(self._calls))
         if place == len(self._calls):
             self._calls.append([])
-        self._calls[place].append((np.searchsorted(self._numbers, numbers), ns))
+        runs = np.searchsorted(self._numbers, numbers)
+        self._calls[place].append(InnerRow(row, parent, runs, ns, starts_ns))
         return self._num_root_rows + place
 
     def _below(self, path: str, row: NodeRow) -> NodeRow:
@@ -152,13 +173,10 @@ class _InnerRows:
 
     def finish(self) -> tuple[InnerRow, ...]:
         """Return the rows, a parent always before what is below it."""
-        rows = []
-        for (parent, row), calls in zip(self._places, self._calls, strict=True):
-            runs = np.concatenate([runs for runs, _ in calls])
-            ns = np.concatenate([ns for _, ns in calls])
-            order = np.argsort(runs, kind="stable")
-            rows.append(InnerRow(row, parent, runs[order], ns[order]))
-        return tuple(rows)
+        return tuple(
+            joined_calls(row, parent, calls)
+            for (parent, row), calls in zip(self._places, self._calls, strict=True)
+        )
 
 
 def count_calls(runs: FrameRuns) -> Counter[Variant]:
