@@ -24,8 +24,6 @@ __all__ = ["write_chrome_trace"]
 
 Ints = npt.NDArray[np.int64]
 
-_PID = 1
-
 # From the name of the clock to the function that was read.
 _FUNCTIONS = {
     "wall": "time.perf_counter",
@@ -50,8 +48,9 @@ def write_chrome_trace(measured: Rows, target: Target, runs: Sequence[int] | Non
     with text_file(target) as file:
         file.write(f'{{"displayTimeUnit": "ns", "otherData": {_other_data(measured)},\n')
         file.write('"traceEvents": [\n')
-        file.write(_metadata("process_name", 0, {"name": "fx_instrument"}))
-        _write_runs(file, sources, chosen)
+        pid = measured.recording.environment.get("pid", 0)
+        file.write(_metadata("process_name", pid, 0, {"name": "fx_instrument"}))
+        _write_runs(file, pid, sources, chosen)
         file.write("\n]}\n")
 
 
@@ -87,11 +86,13 @@ def _other_data(measured: Rows) -> str:
     return json.dumps({**facts, **environment}, default=str)
 
 
-def _metadata(name: str, tid: int, args: dict[str, Any]) -> str:
-    return json.dumps({"ph": "M", "name": name, "pid": _PID, "tid": tid, "args": args})
+def _metadata(name: str, pid: int, tid: int, args: dict[str, Any]) -> str:
+    return json.dumps({"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args})
 
 
-def _write_runs(file: TextIO, sources: Sequence[_Source], chosen: Sequence[Sequence[int]]) -> None:
+def _write_runs(
+    file: TextIO, pid: int, sources: Sequence[_Source], chosen: Sequence[Sequence[int]]
+) -> None:
     """Write the runs in the order in which they began, each in a lane that is free then."""
     num_lanes = 0
     for source, some in _in_order(sources, chosen):
@@ -104,11 +105,11 @@ def _write_runs(file: TextIO, sources: Sequence[_Source], chosen: Sequence[Seque
                     ("thread_name", {"name": name}),
                     ("thread_sort_index", {"sort_index": num_lanes}),
                 ):
-                    file.write(",\n" + _metadata(key, num_lanes, args))
+                    file.write(",\n" + _metadata(key, pid, num_lanes, args))
                 num_lanes += 1
         slices = source.timeline.of_runs([run.index for run in some])
         for lane, one in zip(lanes, slices, strict=True):
-            file.write(source.events(one, lane))
+            file.write(source.events(one, pid, lane))
 
 
 class _Placed:
@@ -179,38 +180,31 @@ class _Source:
         self._texts: list[str] = []
         self._live_bytes: list[int | None] = []
 
-    def events(self, slices: Slices, lane: int) -> str:
+    def events(self, slices: Slices, pid: int, lane: int) -> str:
         """Return the slices of a run, and what was live after each row, as events."""
         self._look_at_labels()
-        start_ns = int(self.bounds_ns[slices.run, 0])
-        head = f',\n{{"ph":"X","pid":{_PID},"tid":{lane},"ts":'
-        texts = self._texts
-        (first,), (whole,) = (
-            _in_us(self.bounds_ns[slices.run, :1]),
-            _in_us(np.diff(self.bounds_ns[slices.run])),
-        )
+        start_ns, end_ns = self.bounds_ns[slices.run].tolist()
+        starts_ns = np.concatenate([[0], slices.starts_ns]) + start_ns
+        lengths_ns = np.concatenate([[end_ns - start_ns], slices.ends_ns - slices.starts_ns])
         name = json.dumps(f"{self._name} {slices.run}")
-        parts = [f'{head}{first},"dur":{whole},"cat":"run","name":{name},"args":{{}}}}']
-        parts += [
-            f'{head}{ts},"dur":{dur},{texts[label]}'
-            for label, ts, dur in zip(
-                slices.labels,
-                _in_us(slices.starts_ns + start_ns),
-                _in_us(slices.ends_ns - slices.starts_ns),
-                strict=True,
-            )
+        texts = [f'"cat":"run","name":{name},"args":{{}}}}']
+        texts += map(self._texts.__getitem__, slices.labels)
+        head = f',\n{{"ph":"X","pid":{pid},"tid":{lane},"ts":'
+        parts = [
+            f'{head}{ts},"dur":{dur},{text}'
+            for text, ts, dur in zip(texts, _in_us(starts_ns), _in_us(lengths_ns), strict=True)
         ]
         if any(live is not None for live in self._live_bytes):
-            parts += self._counters(slices, lane, start_ns)
+            parts += self._counters(slices, pid, lane, start_ns)
         return "".join(parts)
 
-    def _counters(self, slices: Slices, lane: int, start_ns: int) -> list[str]:
+    def _counters(self, slices: Slices, pid: int, lane: int, start_ns: int) -> list[str]:
         live_bytes = [self._live_bytes[label] for label in slices.labels]
         ends_us = _in_us(slices.ends_ns + start_ns)
         order = np.argsort(slices.ends_ns, kind="stable").tolist()
         # What runs at the same time has a counter of its own.
         key = f'"id":"{lane}",' if lane else ""
-        head = f',\n{{"ph":"C","pid":{_PID},"tid":{lane},"name":"live bytes",{key}"ts":'
+        head = f',\n{{"ph":"C","pid":{pid},"tid":{lane},"name":"live bytes",{key}"ts":'
         return [
             f'{head}{ends_us[place]},"args":{{"bytes":{live_bytes[place]}}}}}'
             for place in order
@@ -237,7 +231,7 @@ def _in_us(times_ns: Ints) -> list[float]:
 
 
 def _text_of(label: Label) -> str:
-    """Return what is the same of all slices of a row or of an opened module: the end of an event."""
+    """Return the end of an event, which is the same for all slices of a row or a module."""
     if label.row is None:
         fields = {"cat": "module", "name": label.module, "args": {"module": label.module}}
     else:

@@ -105,7 +105,8 @@ def _legend(*, has_frames: bool) -> Iterator[str]:
             f"    legend{index} [label={_label([text])}, shape=box, "
             f'fillcolor="{colour}", fontcolor={font}];\n'
         )
-    yield f'    legend{len(_COLOURS)} [label="no time of its own", fillcolor="{_UNKNOWN_COLOUR}"];\n'
+    text = _label(["no time, or unknown"])
+    yield f'    legend{len(_COLOURS)} [label={text}, fillcolor="{_UNKNOWN_COLOUR}"];\n'
     yield "  }\n"
 
 

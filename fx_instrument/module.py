@@ -522,6 +522,7 @@ class Instrumentation:
             "num_threads": num_threads or str(torch.get_num_threads()),
             "num_interop_threads": torch.get_num_interop_threads(),
             "num_cpus": os.cpu_count(),
+            "pid": os.getpid(),
         }
 
 

@@ -122,8 +122,8 @@ class Report(Rows):
         2.1 s of a run, to 128 ns up to 275 s, and not after that; ``otherData`` says how many are
         not known. Which thread a run ran in is not kept: runs that overlap in time are in lanes of
         their own. The arguments of a slice and the counter of live bytes hold what
-        ``annotate()`` has gathered. The CPU clocks ``"thread"`` and ``"process"`` do not go on while
-        the model waits: where runs lie says nothing then.
+        ``annotate()`` has gathered. The clocks ``"thread"`` and ``"process"`` stand still while the
+        model waits, so that what goes by between two slices is not the time of day.
 
         The events are written as they are made, so that long traces take little memory.
 

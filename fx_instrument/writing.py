@@ -39,7 +39,7 @@ def text_file(target: Target) -> Iterator[TextIO]:
             raise TypeError(
                 f"a file to write to is opened for text, as open(path, 'w') does, got {target!r}"
             )
-        yield target
+        yield cast("TextIO", target)
         return
     if not isinstance(target, (str, os.PathLike)):
         raise TypeError(
