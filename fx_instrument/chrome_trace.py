@@ -24,6 +24,10 @@ __all__ = ["write_chrome_trace"]
 
 Ints = npt.NDArray[np.int64]
 
+# Below 2**42 microseconds, which is 50 days, a double is exact to the nanosecond.
+_MAX_EXACT_NS = 2**42 * 1000
+_DAY_NS = 86_400 * 10**9
+
 # From the name of the clock to the function that was read.
 _FUNCTIONS = {
     "wall": "time.perf_counter",
@@ -45,8 +49,12 @@ def write_chrome_trace(measured: Rows, target: Target, runs: Sequence[int] | Non
     if runs is None:
         sources += [_Source(rows, f"{name}() run") for name, rows in measured.methods.items()]
     chosen = [_checked(runs, measured.num_runs), *(range(s.num_runs) for s in sources[1:])]
+    origin_ns = _origin_ns(sources)
+    for source in sources:
+        source.bounds_ns -= origin_ns
     with text_file(target) as file:
-        file.write(f'{{"displayTimeUnit": "ns", "otherData": {_other_data(measured)},\n')
+        other_data = _other_data(measured, origin_ns)
+        file.write(f'{{"displayTimeUnit": "ns", "otherData": {other_data},\n')
         file.write('"traceEvents": [\n')
         pid = measured.recording.environment.get("pid", 0)
         file.write(_metadata("process_name", pid, 0, {"name": "fx_instrument"}))
@@ -66,14 +74,25 @@ def _checked(runs: Sequence[int] | None, num_runs: int) -> Sequence[int]:
         ) from error
 
 
-def _other_data(measured: Rows) -> str:
+def _origin_ns(sources: Sequence[_Source]) -> int:
+    """Return what is taken off all readings: whole days, where they are many."""
+    bounds_ns = np.concatenate([source.bounds_ns.ravel() for source in sources])
+    if bounds_ns.max(initial=0) < _MAX_EXACT_NS:
+        return 0
+    return int(bounds_ns.min()) // _DAY_NS * _DAY_NS
+
+
+def _other_data(measured: Rows, origin_ns: int) -> str:
     recording = measured.recording
     clock = recording.environment.get("clock", "unknown")
     function = _FUNCTIONS.get(str(clock), clock)
+    origin = "where it counts"
+    if origin_ns:
+        origin = f"{origin_ns // _DAY_NS} days after {origin}"
     facts: dict[str, Any] = {
         "producer": "fx_instrument",
         "clock": clock,
-        "timestamps": f"readings of {function}, in microseconds from where it counts",
+        "timestamps": f"readings of {function}, in microseconds from {origin}",
         "num_runs": measured.num_runs,
         "reading_cost_ns_taken_off": recording.reading_cost_ns,
     }
@@ -169,7 +188,8 @@ class _Source:
     Attributes:
         timeline: their slices.
         num_runs: how many there are.
-        bounds_ns: the first and the last reading of each: ``int64``, shape ``(num_runs, 2)``.
+        bounds_ns: the first and the last reading of each: ``int64``, shape ``(num_runs, 2)``. Those
+            that are written, from some origin.
     """
 
     def __init__(self, measured: Rows, name: str) -> None:

@@ -45,7 +45,7 @@ class Slices:
     ends_ns: Ints
 
 
-@dataclass
+@dataclass(slots=True)
 class _Call:
     """A call of a row; times are in ns from the first reading of the run.
 
@@ -60,6 +60,38 @@ class _Call:
     start: int
     ns: int
     inner: list[_Call] = field(default_factory=list)
+
+
+class _Calls:
+    """The calls of a row in some runs.
+
+    Args:
+        row: the row.
+        runs: some runs, whatever their order.
+
+    Attributes:
+        place: of the run that is looked at.
+    """
+
+    def __init__(self, row: Row, runs: npt.NDArray[np.intp]) -> None:
+        call_runs = row.call_runs
+        starts = np.searchsorted(call_runs, runs, "left")
+        counts = np.searchsorted(call_runs, runs, "right") - starts
+        bounds = np.concatenate([[0], np.cumsum(counts)])
+        indices = np.repeat(starts - bounds[:-1], counts) + np.arange(bounds[-1])
+        self.place = 0
+        self._row = row
+        self._bounds: list[int] = bounds.tolist()
+        self._starts: list[int] = row.call_starts_ns[indices].tolist()
+        self._ns: list[int] = row.call_ns[indices].tolist()
+
+    def current(self) -> list[_Call]:
+        """Return those of the run that is looked at."""
+        first, last = self._bounds[self.place : self.place + 2]
+        return [
+            _Call(self._row, start, ns)
+            for start, ns in zip(self._starts[first:last], self._ns[first:last], strict=True)
+        ]
 
 
 class Timeline:
@@ -99,18 +131,11 @@ class Timeline:
             # The cost of readings may have been more than some took.
             readings_ns = np.maximum.accumulate(readings_ns - readings_ns[:, :1], axis=1)
             has_run = recording.has_run[some]
-            spans = {
-                id(row): [
-                    np.searchsorted(row.call_runs, some, side).tolist()
-                    for side in ("left", "right")
-                ]
-                for row in self._inner
-            }
+            calls = {id(row): _Calls(row, some) for row in self._inner}
             for place, run in enumerate(some.tolist()):
                 plan = self._plan_of(has_run[place])
-                calls = {
-                    key: (starts[place], stops[place]) for key, (starts, stops) in spans.items()
-                }
+                for one in calls.values():
+                    one.place = place
                 yield self._slices(run, plan, readings_ns[place], calls)
 
     def of_run(self, run: int) -> Slices:
@@ -136,9 +161,7 @@ class Timeline:
             self._plans[key] = plan
         return self._plans[key]
 
-    def _slices(
-        self, run: int, plan: _Plan, readings_ns: Ints, calls: dict[int, tuple[int, int]]
-    ) -> Slices:
+    def _slices(self, run: int, plan: _Plan, readings_ns: Ints, calls: dict[int, _Calls]) -> Slices:
         starts_ns, ends_ns = readings_ns[plan.starts], readings_ns[plan.stops]
         if not calls:
             return Slices(run, plan.labels, plan.depths, starts_ns, ends_ns)
@@ -226,19 +249,11 @@ class _Plan:
         self._open = outer
 
 
-def _attach(row: Row, calls: Sequence[_Call], spans: dict[int, tuple[int, int]]) -> None:
+def _attach(row: Row, calls: Sequence[_Call], calls_of_rows: dict[int, _Calls]) -> None:
     """Give each of the ``calls`` of ``row`` in a run what it calls."""
     starts = [call.start for call in calls]
     for below in row.rows:
-        start, stop = spans[id(below)]
-        inner = [
-            _Call(below, begin, ns)
-            for begin, ns in zip(
-                below.call_starts_ns[start:stop].tolist(),
-                below.call_ns[start:stop].tolist(),
-                strict=True,
-            )
-        ]
+        inner = calls_of_rows[id(below)].current()
         for place, call in enumerate(inner):
             caller = calls[place * len(calls) // len(inner)]
             if call.start >= 0 and starts[0] >= 0:
@@ -247,7 +262,7 @@ def _attach(row: Row, calls: Sequence[_Call], spans: dict[int, tuple[int, int]])
                 caller = calls[max(found - 1, 0)]
             caller.inner.append(call)
         if below.rows and inner:
-            _attach(below, inner, spans)
+            _attach(below, inner, calls_of_rows)
 
 
 def _placed(calls: Sequence[_Call], start: int, stop: int) -> list[tuple[int, int]]:
