@@ -12,6 +12,7 @@ __all__ = [
     "ArgumentsNotKnownError",
     "CaptureError",
     "EmptyRecordingError",
+    "ExportError",
     "FxInstrumentError",
     "NoSuchModuleError",
     "NotAModuleError",
@@ -59,6 +60,10 @@ class EmptyRecordingError(FxInstrumentError, RuntimeError):
 
 class ArgumentsNotKnownError(FxInstrumentError, RuntimeError):
     """Facts of the last call were asked for, but its arguments can't be had again."""
+
+
+class ExportError(FxInstrumentError, OSError):
+    """A file that was asked for could not be written; what was there before still is."""
 
 
 class RunsNotKeptError(FxInstrumentError, LookupError):

@@ -33,7 +33,7 @@ from .plans import Member, Plan, holder_for, modules_on_the_way
 from .recorder import LAST, commit
 from .recording import ClosedFrame, NodeRow, name_of_path
 from .resuming import DRIVING_CODE, RESUMABLE, resumed
-from .sites import CallSite, GraphSite, Path, Times
+from .sites import CallSite, GraphSite, Path, RunStarts, Times
 from .tape import Recorded, Stopwatch, ValueChanged, is_recording, record
 from .tracer import is_leaf, reason_to_close, runs_no_python
 from .variants import Graphs, Variant
@@ -99,6 +99,7 @@ class FrameRuns:
         self._plans: dict[Variant | None, Plan] = {}
         self._graphs: dict[tuple[str, type], Graphs] = {}
         self._all_times: list[Times] = []
+        self._run_starts = RunStarts()
         self._num_pending = 0
         self.lock = new_lock()
         name = type(root.model).__name__
@@ -108,7 +109,7 @@ class FrameRuns:
         self.has_choice = bool(options.only) and not options.is_only("", root.model)
         self.runs_as_it_is = self.has_choice
         facts = RowFacts(class_name=name_of_class(type(root.model)))
-        self.root = CallSite(row, self._new_times(has_starts=True), facts)
+        self.root = CallSite(row, self._new_times(is_of_root=True), facts)
         self.root.look_at(root.model)
         self.root.is_blind = self.has_choice
         self.root_state = root.model.__dict__
@@ -213,7 +214,7 @@ class FrameRuns:
             if method not in self.methods:
                 target = f"{self.root.row.target}.{method}"
                 row = NodeRow(method, "call_method", target, "", True)
-                times = self._new_times(has_starts=True)
+                times = self._new_times(is_of_root=True)
                 site = self.methods[method] = CallSite(row, times, self.root.facts)
                 site.look_at(self.root_graphs.model)
                 site.is_blind = self.runs_as_it_is
@@ -225,6 +226,8 @@ class FrameRuns:
         with self.lock:
             number = self.num_runs
             try:
+                # What ends last is the root.
+                self._run_starts.readings.append(events[-1][1][0] if events else 0)
                 for times, readings in events:
                     times.runs.append(number)
                     times.readings.extend(readings)
@@ -233,6 +236,7 @@ class FrameRuns:
             except BaseException:  # An interrupt: half a run is none.
                 for times, readings in events:
                     times.drop(number, len(readings))
+                del self._run_starts.readings[number - self._run_starts.first_run :]
                 raise
             is_full = self._num_pending > _MAX_PENDING_READINGS
             if is_full:
@@ -249,6 +253,7 @@ class FrameRuns:
             added += times.pack()
             if isinstance(keep, int):
                 times.forget_before(self.num_runs - keep)
+        self._run_starts.clear(self.num_runs)
         if keep == "all":
             self.guard.add(added)
 
@@ -258,11 +263,13 @@ class FrameRuns:
             for times in self._all_times:
                 times.pack()
                 times.forget_before(run)
+            self._run_starts.clear(self.num_runs)
 
     def reset(self) -> None:
         """Forget all runs."""
         with self.lock:
             self.num_runs = self._num_pending = 0
+            self._run_starts.clear(0)
             for times in self._all_times:
                 times.clear()
 
@@ -346,8 +353,9 @@ class FrameRuns:
         modules = root.named_modules()
         return [item for item in modules if item[0] and self.options.is_only(*item)]
 
-    def _new_times(self, num_readings: int = 2, *, has_starts: bool = False) -> Times:
-        times = Times(self._reader, num_readings, self.options.keep, has_starts=has_starts)
+    def _new_times(self, num_readings: int = 2, *, is_of_root: bool = False) -> Times:
+        keep = self.options.keep
+        times = Times(self._reader, num_readings, keep, self._run_starts, is_of_root=is_of_root)
         self._all_times.append(times)
         return times
 
@@ -378,7 +386,7 @@ class FrameRuns:
         with self.lock:
             if variant not in site.graphs:
                 is_root = site is self.root
-                times = self._new_times(variant.num_readings, has_starts=is_root)
+                times = self._new_times(variant.num_readings, is_of_root=is_root)
                 site.graphs[variant] = GraphSite(times)
             return site.graphs[variant]
 

@@ -462,10 +462,13 @@ class Instrumentation:
         facts = facts_of_nodes(variant, self.frames.noted)
         if recorder.keep == "sketch":
             copy_of_sketch = functools.partial(recorder.sketch, channel)
-            return replace(sketch_of_graph(variant.rows, copy_of_sketch), facts=facts)
+            whole = sketch_of_graph(variant.rows, copy_of_sketch)
+            return replace(whole, facts=facts, inputs=variant.inputs)
         readings_ns = recorder.readings_ns(channel)
         has_run = every_run(len(readings_ns), len(variant.rows))
-        recording = Recording(variant.rows, readings_ns, has_run, facts=facts)
+        recording = Recording(
+            variant.rows, readings_ns, has_run, facts=facts, inputs=variant.inputs
+        )
         if self.options.keep == "sketch":  # still in its pilot runs
             sketched = SketchedRecordings(variant.rows)
             sketched.add(recording)
@@ -646,6 +649,7 @@ class Instrumentation:
             "num_threads": num_threads or str(torch.get_num_threads()),
             "num_interop_threads": torch.get_num_interop_threads(),
             "num_cpus": os.cpu_count(),
+            "pid": os.getpid(),
         }
 
 

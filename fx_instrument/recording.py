@@ -19,6 +19,7 @@ from .facts import NO_FACTS, RowFacts, facts_in_common
 from .sketch import Sketch
 
 __all__ = [
+    "NO_STARTS",
     "ClosedFrame",
     "InnerRow",
     "NodeRow",
@@ -26,6 +27,7 @@ __all__ = [
     "SketchedRecordings",
     "VariantInfo",
     "every_run",
+    "joined_calls",
     "merge",
     "name_of_path",
     "sketch_of_graph",
@@ -84,6 +86,10 @@ def name_of_path(path: str) -> str:
     return f"_{name}" if name[:1].isdigit() else name
 
 
+NO_STARTS = np.empty(0, np.int64)
+NO_STARTS.setflags(write=False)
+
+
 class InnerRow(NamedTuple):
     """One row below those of the root graph: a call that a frame makes, or a node of a graph there.
 
@@ -93,12 +99,38 @@ class InnerRow(NamedTuple):
             then ``Recording.inner``; always an earlier one.
         runs: ``int64``, shape ``(num_calls,)``, ascending: the run that each call was part of.
         ns: ``int64``, shape ``(num_calls,)``: the time of each call.
+        starts_ns: ``int64``, shape ``(num_calls,)``: when each call began, from the first reading
+            of its run; ascending within a run. -1 where that is not known; empty if of no call.
     """
 
     row: NodeRow
     parent: int
     runs: npt.NDArray[np.int64]
     ns: npt.NDArray[np.int64]
+    starts_ns: npt.NDArray[np.int64] = NO_STARTS
+
+    @property
+    def call_starts_ns(self) -> npt.NDArray[np.int64]:
+        """``starts_ns`` with an item for each call, whatever is known."""
+        is_known = len(self.starts_ns) == len(self.ns)
+        return self.starts_ns if is_known else np.full(len(self.ns), -1, np.int64)
+
+
+def joined_calls(row: NodeRow, parent: int, parts: Sequence[InnerRow]) -> InnerRow:
+    """Return the calls of several as one row, in the order of the runs, and in that of the starts.
+
+    Args:
+        row: what is called.
+        parent: the index of the row that it is part of.
+        parts: of which the rows and parents are not looked at; at least one.
+    """
+    runs = np.concatenate([part.runs for part in parts])
+    ns = np.concatenate([part.ns for part in parts])
+    starts_ns = np.concatenate([part.call_starts_ns for part in parts])
+    order = np.lexsort((starts_ns, runs))
+    is_known = any(len(part.starts_ns) for part in parts)
+    starts_ns = starts_ns[order] if is_known else NO_STARTS
+    return InnerRow(row, parent, runs[order], ns[order], starts_ns)
 
 
 class VariantInfo(NamedTuple):
@@ -129,6 +161,8 @@ class Recording:
         has_run: ``bool``, shape ``(num_runs, num_rows)``: which rows were part of which run. All
             are, unless the runs come from several graphs.
         inner: the rows below them, of frames: forwards that run as the Python that they are.
+        inputs: for each of ``rows`` the indices of those that it takes something from, ascending;
+            empty where that is not known.
         facts: what is known of each of ``rows``, then of each of ``inner``; empty for nothing.
         sketch: the statistics of runs that are not kept one by one, a column for each of ``rows``,
             then one for the whole run, then one for each of ``inner``; None where runs are kept.
@@ -167,6 +201,7 @@ class Recording:
     variants: tuple[VariantInfo, ...] = ()
     methods: Mapping[str, Recording] = field(default_factory=dict)
     second: Recording | None = None
+    inputs: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         self.readings_ns.setflags(write=False)
@@ -227,7 +262,12 @@ class Recording:
         inner = []
         for row in self.inner:
             first = np.searchsorted(row.runs, start)
-            inner.append(row._replace(runs=row.runs[first:] - start, ns=row.ns[first:]))
+            kept = row._replace(
+                runs=row.runs[first:] - start,
+                ns=row.ns[first:],
+                starts_ns=row.starts_ns[first:],
+            )
+            inner.append(kept)
         second = None if self.second is None else self.second.from_run(start)
         return replace(
             self,
@@ -253,13 +293,13 @@ def without_reading_cost(recording: Recording) -> Recording:
     inner = [*recording.inner]
     below = {index: np.zeros(num_runs) for index in {item.parent for item in inner}}
     for place in reversed(range(len(inner))):
-        row, parent, runs, ns = inner[place]
+        _, parent, runs, ns, _ = inner[place]
         costs_ns = np.full(len(runs), cost_ns)
         if num_rows + place in below:
             calls = np.bincount(runs, minlength=num_runs)
             costs_ns += (below[num_rows + place] / np.maximum(calls, 1))[runs]
         np.add.at(below[parent], runs, costs_ns)
-        inner[place] = InnerRow(row, parent, runs, ns - _whole(costs_ns))
+        inner[place] = inner[place]._replace(ns=ns - _whole(costs_ns))
     by_row = recording.readings_ns.T.copy()
     lost = np.zeros(num_runs)
     for index, place in recording.timed_places.items():
@@ -324,6 +364,7 @@ def merge(recordings: Sequence[Recording]) -> Recording:
         has_run=has_run[:, order].T,
         inner=inner.finish(),
         facts=_facts_of(facts),
+        inputs=_joined_inputs(recordings, places, len(rows)),
         aborted=dict(sum((Counter(recording.aborted) for recording in recordings), Counter())),
         clock_ns=recordings[-1].clock_ns,
         environment=recordings[-1].environment,
@@ -335,6 +376,19 @@ def merge(recordings: Sequence[Recording]) -> Recording:
         assert recording.sketch is not None
         sketch.merge(recording.sketch, np.array([*columns, len(rows), *(i + 1 for i in below)]))
     return replace(merged, sketch=sketch)
+
+
+def _joined_inputs(
+    recordings: Sequence[Recording], places: Sequence[Sequence[int]], num_rows: int
+) -> tuple[tuple[int, ...], ...]:
+    """Return what each row takes in any of the graphs, whose rows are now at ``places``."""
+    if not all(recording.inputs for recording in recordings):
+        return ()
+    joined: list[set[int]] = [set() for _ in range(num_rows)]
+    for recording, columns in zip(recordings, places, strict=True):
+        for column, taken in zip(columns, recording.inputs, strict=True):
+            joined[column].update(columns[index] for index in taken)
+    return tuple(tuple(sorted(taken)) for taken in joined)
 
 
 def _facts_of(known: Mapping[int, Sequence[RowFacts]]) -> tuple[RowFacts, ...]:
@@ -356,9 +410,11 @@ class SketchedRecordings:
         self._places: dict[tuple[int, NodeRow], int] = {}
         self._facts: dict[int, list[RowFacts]] = {}
         self._sketch = Sketch(len(rows) + 1)
+        self._inputs: tuple[tuple[int, ...], ...] = ()
 
     def add(self, recording: Recording) -> None:
         """Add the runs of a recording with the same rows, in all of which each row took part."""
+        self._inputs = recording.inputs
         num_rows = len(self._rows)
         num_runs = len(recording.readings_ns)
         readings_ns = recording.readings_ns
@@ -395,6 +451,7 @@ class SketchedRecordings:
             tuple(self._inner),
             _facts_of(self._facts),
             self._sketch.copy(),
+            inputs=self._inputs,
         )
 
 
@@ -439,19 +496,14 @@ class _MergedRows:
             key = indices[item.parent], item.row
             place = places.setdefault(key, len(places))
             indices.append(self._num_root_rows + place)
-            moved = InnerRow(item.row, key[0], rank[item.runs], item.ns)
-            self._rows.setdefault(key, []).append(moved)
+            self._rows.setdefault(key, []).append(item._replace(runs=rank[item.runs]))
         return indices[len(columns) :]
 
     def finish(self) -> tuple[InnerRow, ...]:
         """Return the rows, the calls of each in the order of the runs."""
-        merged = []
-        for (parent, row), items in self._rows.items():
-            runs = np.concatenate([item.runs for item in items])
-            ns = np.concatenate([item.ns for item in items])
-            order = np.argsort(runs, kind="stable")
-            merged.append(InnerRow(row, parent, runs[order], ns[order]))
-        return tuple(merged)
+        return tuple(
+            joined_calls(row, parent, parts) for (parent, row), parts in self._rows.items()
+        )
 
 
 def _join_rows(

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .chrome_trace import write_chrome_trace
+from .collapsed import write_collapsed
+from .graphviz import write_dot
 from .head import clock_in_words, head_of
 from .row_table import summary_of, table_of
 from .rows import AbortedRuns, Row, Rows
+from .speedscope import write_speedscope
 from .table import Table
+from .tabular import write_csv, write_json, write_markdown
+from .writing import Target
 
 __all__ = ["NO_RUNS", "AbortedRuns", "Report", "Row"]
 
@@ -105,6 +111,133 @@ class Report(Rows):
             ValueError: ``top`` is negative.
         """
         return summary_of(self, should_sort, top=top, tablefmt=tablefmt)
+
+    def to_chrome_trace(self, path: Target, runs: Sequence[int] | None = None) -> None:
+        """Write the runs as a trace for https://ui.perfetto.dev or ``chrome://tracing``.
+
+        Each run is a slice. In it lies one for each call of a row that takes time and, around
+        neighbours in the forward of the same opened module, one for each level of that module's
+        path. Timestamps are readings of the clock, in microseconds, to the nanosecond: slices add
+        up as the report does. Those of calls within a frame are kept to the nanosecond in the first
+        2.1 s of a run, to 128 ns up to 275 s, and not after that; ``otherData`` says how many are
+        not known. Which thread a run ran in is not kept: runs that overlap in time are in lanes of
+        their own. The arguments of a slice and the counter of live bytes hold what
+        ``annotate()`` has gathered. The clocks ``"thread"`` and ``"process"`` stand still while the
+        model waits, so that what goes by between two slices is not the time of day.
+
+        The events are written as they are made, so that long traces take little memory.
+
+        Args:
+            path: of the file, or a file that is open for text. One at a path is written whole or
+                left as it was, and compressed if its name ends in ``.gz``.
+            runs: the indices of the runs of the forward that are to be written, such as
+                ``range(10)``, from the end where they are negative; all by default, and those of
+                other methods.
+
+        Raises:
+            ExportError: the file cannot be written.
+            RunsNotKeptError: only a sketch of the runs was kept.
+            ValueError: there is no such run.
+        """
+        write_chrome_trace(self, path, runs)
+
+    def to_speedscope(self, path: Target) -> None:
+        """Write the runs as a file for https://www.speedscope.app.
+
+        It holds two profiles: the mean of all runs, in which each row is as long as its self time
+        on average, and the median run, in which each call is where it was. Of a sketch there is
+        only the first. Those of other methods follow.
+
+        Args:
+            path: as for :meth:`to_chrome_trace`.
+
+        Raises:
+            ExportError: the file cannot be written.
+        """
+        write_speedscope(self, path)
+
+    def to_collapsed(self, path: Target) -> None:
+        """Write a stack and its self time a line, as programs read them that draw flame graphs.
+
+        Such as ``model;layer1;layer1.0;layer1_0_conv1 (call_module) 12345``: the opened modules and
+        frames that a row stands in, and its self time, in whole nanoseconds a run. All times add up
+        to the mean time of a run, to 1 ns. A semicolon, a percent sign or a line break in a name
+        stands there as in a URL: ``%3B``.
+
+        Args:
+            path: as for :meth:`to_chrome_trace`.
+
+        Raises:
+            ExportError: the file cannot be written.
+        """
+        write_collapsed(self, path)
+
+    def to_csv(self, path: Target) -> None:
+        """Write all columns of :meth:`table`, with the depth, as CSV (RFC 4180).
+
+        Times are in ns. What is not known is empty. An interval is two columns. Where ``path`` is a
+        file, it is to be opened with ``newline=""``.
+
+        Args:
+            path: as for :meth:`to_chrome_trace`.
+
+        Raises:
+            ExportError: the file cannot be written.
+        """
+        write_csv(self, path)
+
+    def to_json(self, path: Target) -> None:
+        """Write all figures as JSON.
+
+        An object of ``format`` (``"fx_instrument report"``), ``version`` (1, and one more when
+        something is not where it was), and these. What is not known is null, or left out of
+        ``facts``. The unit is in each name, times are numbers of ns.
+
+        ``head``
+            How many runs there were, the figures of a run's time, the clock, the environment.
+        ``rows``
+            An object for each row, in execution order, what a frame calls right after it and one
+            ``depth`` deeper: ``op``, ``name``, ``target``, ``module``, the columns of
+            :meth:`table`, and ``facts``, with the names of :class:`~fx_instrument.RowFacts`.
+        ``closed``
+            What stayed closed, and why.
+        ``variants``
+            The graphs.
+        ``methods``
+            For each other method an object of ``head``, ``rows`` and so on.
+
+        Args:
+            path: as for :meth:`to_chrome_trace`.
+
+        Raises:
+            ExportError: the file cannot be written.
+        """
+        write_json(self, path)
+
+    def to_markdown(self, path: Target) -> None:
+        """Write the head and a table as Markdown, as GitHub shows it.
+
+        Args:
+            path: as for :meth:`to_chrome_trace`.
+
+        Raises:
+            ExportError: the file cannot be written.
+        """
+        write_markdown(self, path)
+
+    def to_dot(self, path: Target) -> None:
+        """Write the graph for Graphviz, as in ``dot -Tsvg``, coloured by share of the time.
+
+        An arrow leads from each node to those that take what it gives. A dashed one leads from a
+        frame to what it calls, of which no more is known.
+
+        Args:
+            path: as for :meth:`to_chrome_trace`.
+
+        Raises:
+            ExportError: the file cannot be written.
+        """
+        write_dot(self, path)
 
     def __repr__(self) -> str:
         return f"<Report: {len(self.recording.rows)} nodes, {self.num_runs} runs>"

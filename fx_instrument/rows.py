@@ -17,7 +17,7 @@ from .figures import FIGURES, QUANTILES, figures_of_runs, figures_of_sketch, num
 from .recording import Recording, without_reading_cost
 from .table import counted
 
-__all__ = ["AbortedRuns", "Row", "Rows"]
+__all__ = ["AbortedRuns", "Row", "Rows", "check_kept"]
 
 Ints = npt.NDArray[np.int64]
 RowsT = TypeVar("RowsT", bound="Rows")
@@ -100,6 +100,21 @@ class Row:
         return recording.inner[self._index - len(recording.rows)].ns
 
     @property
+    def call_starts_ns(self) -> Ints:
+        """When each call began, from the first reading of its run: ``int64``, ``(num_calls,)``.
+
+        For a row that takes no time it is the reading before it. -1 where it is not known.
+        """
+        recording = self._runs_of("call_starts_ns")
+        if not self._is_of_root:
+            return recording.inner[self._index - len(recording.rows)].call_starts_ns
+        place = recording.timed_places.get(self._index)
+        if place is None:
+            place = sum(row.is_timed for row in recording.rows[: self._index])
+        readings_ns = recording.readings_ns
+        return (readings_ns[:, place] - readings_ns[:, 0])[self.call_runs]
+
+    @property
     def calls(self) -> Ints:
         """How often it ran in each run: ``int64``, shape ``(num_runs,)``."""
         recording = self._runs_of("calls")
@@ -174,7 +189,7 @@ class Row:
         return self.total_ns / self.num_runs if self.num_runs else math.nan
 
     def _runs_of(self, name: str) -> Recording:
-        _check_kept(self._recording, name)
+        check_kept(self._recording, name)
         return self._recording
 
     def __repr__(self) -> str:
@@ -207,7 +222,12 @@ class _RootSums:
         return found
 
 
-def _check_kept(recording: Recording, name: str) -> None:
+def check_kept(recording: Recording, name: str) -> None:
+    """Check that single runs are kept, of which ``name`` tells.
+
+    Raises:
+        RunsNotKeptError: only a sketch of them is.
+    """
     if recording.sketch is not None:
         raise RunsNotKeptError(
             f'{name} tells of single runs, of which keep="sketch" keeps none; instrument the model '
@@ -273,13 +293,13 @@ class Rows:
 
         ``int64``, shape ``(num_runs, num_timed_nodes + 1)``.
         """
-        _check_kept(self.recording, "readings_ns")
+        check_kept(self.recording, "readings_ns")
         return self.recording.readings_ns
 
     @property
     def has_run(self) -> npt.NDArray[np.bool_]:
         """Which nodes were part of which run: ``bool``, shape ``(num_runs, num_nodes)``."""
-        _check_kept(self.recording, "has_run")
+        check_kept(self.recording, "has_run")
         return self.recording.has_run
 
     @functools.cached_property
@@ -288,7 +308,7 @@ class Rows:
 
         Placeholders and the output hold 0, as does a node that was not part of a run.
         """
-        _check_kept(self.recording, "node_ns")
+        check_kept(self.recording, "node_ns")
         return self.recording.node_ns
 
     @property
@@ -443,7 +463,7 @@ class Rows:
 def _without_warmup(recording: Recording, warmup: int | str) -> Recording:
     if warmup == "auto":
         if recording.sketch is not None:
-            _check_kept(recording, 'warmup="auto"')
+            check_kept(recording, 'warmup="auto"')
         readings_ns = recording.readings_ns
         number = num_warmup_runs(readings_ns[:, -1] - readings_ns[:, 0])
     elif isinstance(warmup, int) and not isinstance(warmup, bool) and warmup >= 0:
@@ -454,7 +474,7 @@ def _without_warmup(recording: Recording, warmup: int | str) -> Recording:
     if not number:
         return recording
     if recording.sketch is not None:
-        _check_kept(recording, "warmup of a report")
+        check_kept(recording, "warmup of a report")
     number = min(number, recording.num_runs)
     return replace(recording.from_run(number), num_warmup=recording.num_warmup + number)
 

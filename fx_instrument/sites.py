@@ -1,4 +1,9 @@
-"""The tree of places where calls happen, and the times that are kept there."""
+"""The tree of places where calls happen, and the times that are kept there.
+
+Where a call began is kept as an offset from the first reading of its run, in 32 bits: below 2**31
+nanoseconds, which is 2.1 s, to the nanosecond; from there to 275 s in steps of 128 ns; later ones
+not at all. With the number of the run and one time, a call of two readings takes 16 bytes.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import fx, nn
 
-from .clock import ReadingsOf
+from .clock import ReadingsOf, in_ns
 from .closing import calls_others, may_lead_to_module, sees_modes
 from .facts import RowFacts, sum_of_facts
 from .frame_calls import TorchCalls, passed_files
@@ -20,12 +25,52 @@ from .keeping import Keep
 from .recording import NodeRow
 from .variants import Graphs, Variant
 
-__all__ = ["CallSite", "GraphSite", "Path", "Times", "facts_of_nodes", "path_of_node"]
+__all__ = [
+    "CallSite", "GraphSite", "Path", "RunStarts", "Times", "facts_of_nodes", "path_of_node",
+]  # fmt: skip
 
 Ints = npt.NDArray[np.int64]
 
 # Of a call: the keys of the places from the root's on, and of nodes of graphs on the way.
 Path: TypeAlias = tuple[Any, ...]
+
+_FINE_END = 2**31
+_COARSE_NS = 128
+_TOO_LATE = 2**32 - 1
+
+
+class RunStarts:
+    """The first readings of the runs that wait to be packed.
+
+    Attributes:
+        first_run: the number of the first of them.
+        readings: one a run.
+    """
+
+    __slots__ = ("first_run", "readings")
+
+    def __init__(self) -> None:
+        self.clear(0)
+
+    def clear(self, first_run: int) -> None:
+        """Forget all; the next run has the number ``first_run``."""
+        self.first_run = first_run
+        self.readings: list[float] = []
+
+
+def _pack_offsets(offsets_ns: Ints) -> npt.NDArray[np.uint32]:
+    """Return offsets as they are kept."""
+    coarse = _FINE_END + (offsets_ns - _FINE_END) // _COARSE_NS
+    packed = np.where(offsets_ns < _FINE_END, offsets_ns, coarse)
+    return np.clip(packed, 0, _TOO_LATE).astype(np.uint32)
+
+
+def _unpack_offsets(packed: npt.NDArray[np.uint32]) -> Ints:
+    """Return what :func:`_pack_offsets` was given; -1 for what was too late."""
+    offsets_ns = packed.astype(np.int64)
+    coarse = _FINE_END + (offsets_ns - _FINE_END) * _COARSE_NS
+    offsets_ns = np.where(offsets_ns < _FINE_END, offsets_ns, coarse)
+    return np.where(packed == _TOO_LATE, -1, offsets_ns)
 
 
 class Times:
@@ -35,29 +80,39 @@ class Times:
         reader: of the clock.
         num_readings: how many readings a call has.
         keep: which runs are kept, and as what.
-        has_starts: whether the first reading of each call is kept as well.
+        run_starts: of the runs that wait.
+        is_of_root: whether each call is a run, the first reading of which is kept as it is.
     """
 
     __slots__ = (
-        "_has_starts",
+        "_is_of_root",
         "_keep",
         "_kept_ns",
+        "_kept_offsets",
         "_kept_runs",
         "_kept_starts",
         "_num_gone",
         "_num_readings",
         "_reader",
+        "_run_starts",
         "readings",
         "runs",
     )  # fmt: skip
 
     def __init__(
-        self, reader: ReadingsOf, num_readings: int, keep: Keep, *, has_starts: bool = False
+        self,
+        reader: ReadingsOf,
+        num_readings: int,
+        keep: Keep,
+        run_starts: RunStarts,
+        *,
+        is_of_root: bool = False,
     ) -> None:
         self._reader = reader
         self._num_readings = num_readings
         self._keep = keep
-        self._has_starts = has_starts
+        self._run_starts = run_starts
+        self._is_of_root = is_of_root
         self.clear()
 
     def clear(self) -> None:
@@ -72,6 +127,7 @@ class Times:
         # Only where all runs are kept is there no number above 2**32, for want of memory.
         self._kept_runs: array[int] = array("I" if self._keep == "all" else "q")
         self._kept_starts: array[float] = array(self._reader.typecode)
+        self._kept_offsets: array[int] = array("I")
         self._kept_ns: list[array[float]] = [
             array(self._reader.typecode) for _ in range(self._reader.num_clocks)
         ]
@@ -83,7 +139,7 @@ class Times:
         del self.readings[len(self.runs) * num_readings :]
 
     def pack(self) -> int:
-        """Keep what waits at 8 bytes a time and 4 a call; return how many bytes more."""
+        """Keep what waits at 8 bytes a time and 8 a call; return how many bytes more."""
         if not self.runs:
             return 0
         num_readings = self._num_readings
@@ -93,20 +149,29 @@ class Times:
             # From one call to the next.
             del steps[num_readings - 1 :: num_readings]
             kept.extend(steps)
-        if self._has_starts:
+        if self._is_of_root:
             self._kept_starts.extend(self.readings[::num_readings])
-        added = len(self.runs) * (self._kept_runs.itemsize + 8 * (num_readings - 1))
+        else:
+            self._kept_offsets.frombytes(_pack_offsets(self._offsets_ns()).tobytes())
+        added = len(self.runs) * (self._kept_runs.itemsize + 4 + 8 * (num_readings - 1))
         self.runs.clear()
         self.readings.clear()
         return added
+
+    def _offsets_ns(self) -> Ints:
+        """Return where the calls that wait began, from the first reading of the run of each."""
+        starts = self._run_starts
+        dtype = self._reader.typecode
+        of_calls = np.array(self.readings[:: self._num_readings], dtype)
+        of_runs = np.array(starts.readings, dtype)
+        return in_ns(of_calls - of_runs[np.array(self.runs) - starts.first_run])
 
     def forget_before(self, run: int) -> None:
         """Forget the calls of the runs before ``run``, as far as they are packed."""
         num_calls = bisect_left(self._kept_runs, run)
         self._num_gone += num_calls
         del self._kept_runs[:num_calls]
-        if self._has_starts:
-            del self._kept_starts[:num_calls]
+        del self._kept_starts[:num_calls], self._kept_offsets[:num_calls]
         for kept in self._kept_ns:
             del kept[: num_calls * (self._num_readings - 1)]
 
@@ -128,6 +193,15 @@ class Times:
         steps_ns = self._reader.array_ns(self._kept_ns[channel])
         runs = np.array(self._kept_runs, np.int64)
         return runs, steps_ns.reshape(len(runs), self._num_readings - 1)
+
+    def offsets_ns(self) -> Ints:
+        """Return where each call began, from the first reading of its run.
+
+        Returns:
+            ``int64`` of shape ``(num_calls,)``, nanoseconds; -1 where it is not known.
+        """
+        self.pack()
+        return _unpack_offsets(np.frombuffer(self._kept_offsets, np.uint32))
 
     def starts_ns(self) -> Ints:
         """Return the first reading of each call: ``int64`` of shape ``(num_calls,)``."""

@@ -11,7 +11,15 @@ import numpy.typing as npt
 
 from .facts import RowFacts, facts_in_common
 from .frames import FrameRuns
-from .recording import InnerRow, NodeRow, Recording, every_run, name_of_path
+from .recording import (
+    NO_STARTS,
+    InnerRow,
+    NodeRow,
+    Recording,
+    every_run,
+    joined_calls,
+    name_of_path,
+)
 from .sites import CallSite, GraphSite, Path, Times, facts_of_nodes, path_of_node
 from .variants import Variant
 
@@ -69,12 +77,13 @@ def _graph_recording(runs: FrameRuns, variant: Variant, channel: int) -> Recordi
     site = runs.root.graphs.get(variant)
     if site is None:
         readings_ns = np.empty((0, variant.num_readings), np.int64)
-        return Recording(variant.rows, readings_ns, every_run(0, len(variant.rows)), facts=facts)
+        has_run = every_run(0, len(variant.rows))
+        return Recording(variant.rows, readings_ns, has_run, facts=facts, inputs=variant.inputs)
     numbers, readings_ns = _readings_of(site.times, channel)
     rows = _InnerRows(numbers, facts, runs.first_paths(), channel, runs.noted)
     for index, frame in site.frames.items():
         rows.add_calls(frame, index, path_of_node((), variant, variant.nodes[index]))
-    return rows.recording(variant.rows, readings_ns)
+    return replace(rows.recording(variant.rows, readings_ns), inputs=variant.inputs)
 
 
 def _readings_of(times: Times, channel: int) -> tuple[Ints, Ints]:
@@ -109,7 +118,7 @@ class _InnerRows:
         self._root_facts = root_facts
         self._noted = noted
         self._places: dict[tuple[int, NodeRow], int] = {}
-        self._calls: list[list[tuple[Ints, Ints]]] = []
+        self._calls: list[list[InnerRow]] = []
         self._facts: list[RowFacts] = []
 
     def add_calls(self, site: CallSite, parent: int, path: Path) -> None:
@@ -124,16 +133,19 @@ class _InnerRows:
             inner_path = (*path, key)
             facts = _facts_at(inner_path, inner.facts, self._noted)
             numbers, steps_ns = inner.times.runs_and_ns(self._channel)
-            index = self._add(parent, inner.row, numbers, steps_ns[:, 0], facts)
+            starts_ns = self._starts_of(inner.times)
+            index = self._add(parent, inner.row, numbers, steps_ns[:, 0], starts_ns, facts)
             for graph in [*inner.graphs.values()]:
                 numbers, steps_ns = graph.times.runs_and_ns(self._channel)
-                self._add(parent, inner.row, numbers, steps_ns.sum(axis=1), facts)
+                starts_ns = self._starts_of(graph.times)
+                self._add(parent, inner.row, numbers, steps_ns.sum(axis=1), starts_ns, facts)
             self.add_calls(inner, index, inner_path)
 
     def _add_nodes(
         self, variant: Variant, graph: GraphSite, row: NodeRow, above: int, path: Path
     ) -> None:
         numbers, steps_ns = graph.times.runs_and_ns(self._channel)
+        starts_ns = self._starts_of(graph.times)
         columns = iter(steps_ns.T)
         every = zip(variant.nodes, facts_of_nodes(variant, self._noted, path), strict=True)
         for place, (node, facts) in enumerate(every):
@@ -141,10 +153,15 @@ class _InnerRows:
             if node_row.is_timed:
                 below = self._below(row.target, node_row)
                 facts = self._standing(facts, above)
-                index = self._add(above, below, numbers, next(columns), facts)
+                ns = next(columns)
+                index = self._add(above, below, numbers, ns, starts_ns, facts)
+                if len(starts_ns):
+                    starts_ns = np.where(starts_ns < 0, -1, starts_ns + ns)
                 if place in graph.cut:
-                    cut_numbers, cut_ns = graph.cut[place].runs_and_ns(self._channel)
-                    self._add(above, below, cut_numbers, cut_ns[:, 0], facts)
+                    cut = graph.cut[place]
+                    cut_numbers, cut_ns = cut.runs_and_ns(self._channel)
+                    cut_starts_ns = self._starts_of(cut)
+                    self._add(above, below, cut_numbers, cut_ns[:, 0], cut_starts_ns, facts)
                 if place in graph.frames:
                     self.add_calls(graph.frames[place], index, path_of_node(path, variant, node))
 
@@ -160,12 +177,17 @@ class _InnerRows:
         outer = self._root_facts[above] if is_of_root else self._facts[above - num_root_rows]
         return replace(facts, file=outer.file, line=outer.line)
 
+    def _starts_of(self, times: Times) -> Ints:
+        """Return when the calls began; by the second clock that is not known."""
+        return NO_STARTS if self._channel else times.offsets_ns()
+
     def _add(
         self,
         parent: int,
         row: NodeRow,
         numbers: Ints,
         ns: Ints,
+        starts_ns: Ints,
         facts: RowFacts,
     ) -> int:
         place = self._places.setdefault((parent, row), len(self._calls))
@@ -174,7 +196,8 @@ class _InnerRows:
             self._facts.append(facts)
         elif self._facts[place] != facts:
             self._facts[place] = facts_in_common([self._facts[place], facts])
-        self._calls[place].append((np.searchsorted(self._numbers, numbers), ns))
+        runs = np.searchsorted(self._numbers, numbers)
+        self._calls[place].append(InnerRow(row, parent, runs, ns, starts_ns))
         return len(self._root_facts) + place
 
     def _below(self, path: str, row: NodeRow) -> NodeRow:
@@ -196,13 +219,10 @@ class _InnerRows:
 
     def _finish(self) -> tuple[InnerRow, ...]:
         """Return the rows, a parent always before what is below it."""
-        rows = []
-        for (parent, row), calls in zip(self._places, self._calls, strict=True):
-            runs = np.concatenate([runs for runs, _ in calls])
-            ns = np.concatenate([ns for _, ns in calls])
-            order = np.argsort(runs, kind="stable")
-            rows.append(InnerRow(row, parent, runs[order], ns[order]))
-        return tuple(rows)
+        return tuple(
+            joined_calls(row, parent, calls)
+            for (parent, row), calls in zip(self._places, self._calls, strict=True)
+        )
 
 
 def _facts_at(path: Path, standing: RowFacts, noted: Mapping[Path, RowFacts]) -> RowFacts:

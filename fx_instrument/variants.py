@@ -138,6 +138,18 @@ class Variant:
         return known.setdefault(key, RowFacts(*key))
 
     @functools.cached_property
+    def inputs(self) -> tuple[tuple[int, ...], ...]:
+        """The indices of the rows that each row takes something from, ascending."""
+        places = {
+            one: place for place, node in enumerate(self.nodes) for one in self.nodes_of_row(node)
+        }
+        taken: list[set[int]] = [set() for _ in self.nodes]
+        for node, place in places.items():
+            taken[place].update(places[one] for one in node.all_input_nodes if one in places)
+            taken[place].discard(place)
+        return tuple(tuple(sorted(each)) for each in taken)
+
+    @functools.cached_property
     def run_untimed(self) -> Callable[..., Any]:
         """The same graph, compiled without any reading of the clock."""
         graph = untimed_copy(self.graph_module.graph)
