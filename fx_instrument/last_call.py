@@ -31,13 +31,16 @@ class LastCall:
     """
 
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        self._given = _noted((args, {**kwargs}))
+        # This is done for each call with other arguments: what is rare is asked for last.
+        if torch._C._len_torch_function_stack():
+            # A mode of the user's is to see what the model does, and no more.
+            with torch._C.DisableTorchFunction():
+                self._args, self._kwargs = _noted(args), _noted({**kwargs})
+        else:
+            self._args, self._kwargs = _noted(args), _noted({**kwargs}) if kwargs else dict
         self._has_grad = torch.is_grad_enabled()
         self._is_inference = torch.is_inference_mode_enabled()
-        self._autocast = [
-            (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
-            for device in ("cpu", "cuda")
-        ]
+        self._autocast = _autocast_settings() if torch._C._is_any_autocast_enabled() else None
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments, positional and by name.
@@ -45,8 +48,7 @@ class LastCall:
         Raises:
             ArgumentsNotKnownError: one is gone, was changed since, or may have been.
         """
-        given: tuple[tuple[Any, ...], dict[str, Any]] = self._given()
-        return given
+        return self._args(), self._kwargs()
 
     @contextlib.contextmanager
     def modes(self) -> Iterator[None]:
@@ -54,13 +56,19 @@ class LastCall:
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.inference_mode(self._is_inference))
             stack.enter_context(torch.set_grad_enabled(self._has_grad))
-            for device, is_enabled, dtype in self._autocast:
-                if (is_enabled, dtype) != (
-                    torch.is_autocast_enabled(device),
-                    torch.get_autocast_dtype(device),
-                ):
-                    stack.enter_context(torch.autocast(device, dtype, is_enabled))
+            for device, dtype in _autocast_settings().items():
+                wanted = None if self._autocast is None else self._autocast[device]
+                if wanted != dtype:
+                    stack.enter_context(torch.autocast(device, wanted, enabled=wanted is not None))
             yield
+
+
+def _autocast_settings() -> dict[str, torch.dtype | None]:
+    """Return the dtype of autocast by device; None where it is off."""
+    return {
+        device: torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        for device in ("cpu", "cuda")
+    }
 
 
 def _noted(value: Any) -> Callable[[], Any]:
