@@ -4,13 +4,16 @@ from .errors import (
     CaptureError,
     EmptyRecordingError,
     FxInstrumentError,
+    MissingExtraError,
     NoSuchModuleError,
+    NoSuchRowError,
     NotAModuleError,
     ProfileError,
     RunsNotKeptError,
 )
 from .facts import RowFacts
 from .insertion import TimestampPass
+from .machine import Machine, machine
 from .module import instrument, pause, paused, report, reset, resume, summary
 from .profiling import profile
 from .recording import ClosedFrame, InnerRow, NodeRow, Recording, VariantInfo
@@ -25,7 +28,10 @@ __all__ = [
     "EmptyRecordingError",
     "FxInstrumentError",
     "InnerRow",
+    "Machine",
+    "MissingExtraError",
     "NoSuchModuleError",
+    "NoSuchRowError",
     "NodeRow",
     "NotAModuleError",
     "ProfileError",
@@ -40,6 +46,7 @@ __all__ = [
     "VariantInfo",
     "__version__",
     "instrument",
+    "machine",
     "pause",
     "paused",
     "profile",

@@ -12,7 +12,9 @@ __all__ = [
     "CaptureError",
     "EmptyRecordingError",
     "FxInstrumentError",
+    "MissingExtraError",
     "NoSuchModuleError",
+    "NoSuchRowError",
     "NotAModuleError",
     "ProfileError",
     "RunsNotKeptError",
@@ -58,3 +60,11 @@ class EmptyRecordingError(FxInstrumentError, RuntimeError):
 
 class RunsNotKeptError(FxInstrumentError, LookupError):
     """Times of single runs were asked for, but only a sketch of all runs was kept."""
+
+
+class NoSuchRowError(FxInstrumentError, LookupError):
+    """What :meth:`Report.where` asks for fits no row."""
+
+
+class MissingExtraError(FxInstrumentError, ImportError):
+    """A package that only some results need is not installed."""

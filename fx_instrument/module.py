@@ -48,6 +48,7 @@ from .frames import FrameRuns, like
 from .guards import forward_of
 from .keeping import Keep, MemoryGuard
 from .locks import new_lock
+from .machine import measured_machines
 from .marks import CURRENT, SLOT, is_compiled
 from .options import ModuleChoice, Options
 from .recorder import Recorder
@@ -511,6 +512,7 @@ class Instrumentation:
     def _environment(self) -> dict[str, Any]:
         num_threads = ", then ".join(map(str, self._all_num_threads))
         return {
+            "model": type(self.model).__name__,
             "clock": name_of_clock(self.options.clock),
             "keep": self.options.keep,
             "sample_every": self.options.sample_every,
@@ -522,7 +524,14 @@ class Instrumentation:
             "num_threads": num_threads or str(torch.get_num_threads()),
             "num_interop_threads": torch.get_num_interop_threads(),
             "num_cpus": os.cpu_count(),
+            "machine": self._machines(),
         }
+
+    def _machines(self) -> dict[str, dict[str, Any]]:
+        """Return what was measured of the machine with the threads of the runs, by dtype."""
+        numbers = self._all_num_threads or [torch.get_num_threads()]
+        # With several, which runs had which is not known.
+        return measured_machines(numbers[0]) if len(numbers) == 1 else {}
 
 
 def _asks_for_type(cls: type) -> bool:
