@@ -22,7 +22,7 @@ from .figures import figures_of_runs
 from .rows import Row, Rows
 from .table import UNKNOWN, Table
 
-__all__ = ["GROUP_KEYS", "ROOT", "Group", "groups_by", "groups_of"]
+__all__ = ["GROUP_KEYS", "ROOT", "Group", "groups_by", "groups_of", "place_of"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -278,11 +278,11 @@ def _ordered(indices: Sequence[int], values: dict[str, list[Any]], sort: str | N
         raise ValueError(f"sort is one of {', '.join(values)}, got {sort!r}")
     column = values[sort or "total"]
 
-    def place_of(index: int) -> tuple[bool, Any]:
+    def rank_of(index: int) -> tuple[bool, Any]:
         value = column[index]
         return value is None, value if isinstance(value, str) else -(value or 0)
 
-    return sorted(indices, key=place_of)
+    return sorted(indices, key=rank_of)
 
 
 def _paths_down_to(path: str) -> list[str]:
@@ -324,7 +324,8 @@ def _spreads(groups: Sequence[Group]) -> tuple[list[float | None], list[float | 
     return stds, p95s
 
 
-def _source_of_row(row: Row) -> tuple[str, int] | None:
+def place_of(row: Row) -> tuple[str, int] | None:
+    """Return the source file and the line in which ``row`` is called; None if not known."""
     facts = row.facts
     return None if facts.file is None or facts.line is None else (facts.file, facts.line)
 
@@ -333,7 +334,7 @@ _KEY_OF_ROW: dict[str, Callable[[Row], Hashable]] = {
     "class": lambda row: row.facts.class_name,
     "op": lambda row: row.op,
     "target": lambda row: row.target,
-    "source": _source_of_row,
+    "source": place_of,
     "shape": shape_of,
 }
 

@@ -73,6 +73,7 @@ from .tree import (
     graph_recording,
     method_recordings,
     recordings_of,
+    row_below,
 )
 from .variants import Graphs, Variant
 
@@ -454,11 +455,31 @@ class Instrumentation:
         for variant in self.graphs.variants:
             if variant.recorder is not None:
                 counts[variant] = variant.recorder.num_seen
-        return tuple(
-            VariantInfo(graphs.path, guard, len(variant.nodes), counts[variant])
-            for graphs in (self.graphs, *self.frames.all_graphs())
-            for variant, guard in zip(graphs.variants, differences(graphs.variants), strict=True)
-        )
+        inner = self.frames.all_graphs()
+        first_paths = self.frames.first_paths() if inner else {}
+        found = []
+        for graphs in (self.graphs, *inner):
+            guards = differences(graphs.variants)
+            for variant, guard in zip(graphs.variants, guards, strict=True):
+                rows = variant.rows
+                if graphs.path:
+                    rows = tuple(row_below(graphs.path, row, first_paths) for row in rows)
+                lines = tuple(
+                    (row.name, row.module, line)
+                    for row, line in zip(rows, variant.lines, strict=True)
+                    if line
+                )
+                found.append(
+                    VariantInfo(
+                        graphs.path,
+                        guard,
+                        len(variant.nodes),
+                        counts[variant],
+                        variant.code,
+                        lines,
+                    )
+                )
+        return tuple(found)
 
     def runtimes_sec(self) -> dict[fx.Node, list[float]]:
         """Return the seconds that each node took, a run, of every graph that has run."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Sequence
 
+from .annotated_code import annotated_code_of
 from .choosing import Patterns, choice_of
 from .groups import groups_by
 from .head import clock_in_words, head_of
@@ -221,6 +222,24 @@ class Report(Rows):
             ValueError: ``top`` is negative.
         """
         return summary_of(self, should_sort, top=top, tablefmt=tablefmt)
+
+    def annotated_code(self, source: bool = False) -> str:
+        """Return code with what each line took beside it.
+
+        The columns are the mean time a run, over the runs that the line was part of, its share of
+        the time of all runs in percent, how often its rows ran in all runs, and the number of the
+        line. Lines that nothing was timed in have none.
+
+        Args:
+            source: by default, it is the generated code of the graphs, without the readings of the
+                clock: that of the model, and of each module that a frame calls. The time of a line
+                that calls a frame holds what that calls. A row that several graphs of one module
+                share has the same figures in each. If True, it is the user's own source files,
+                those with most time first: the functions in which a row is called, or the whole
+                file if it is short. Here a frame counts with its self time alone, so that all lines
+                add up, with what the last lines say of rows whose line is not known.
+        """
+        return annotated_code_of(self, source)
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(self.head)}</pre>{html_summary_of(self)}"

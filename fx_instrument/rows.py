@@ -51,6 +51,7 @@ class Row:
 
     Attributes:
         index: its place, counted through ``Recording.rows`` and then ``Recording.inner``.
+        is_of_root: whether it is a node of the root graph, or the model's own call.
         name: of the node, or what is called, with its place in the source.
         op: its op code.
         target: what it calls or gets, as text.
@@ -68,8 +69,8 @@ class Row:
         self._recording = recording
         self.index = index
         self._sums = sums
-        self._is_of_root = index < num_rows
-        row = recording.rows[index] if self._is_of_root else recording.inner[index - num_rows].row
+        self.is_of_root = index < num_rows
+        row = recording.rows[index] if self.is_of_root else recording.inner[index - num_rows].row
         self.name, self.op, self.target, self.module, self.is_timed = row
         self.depth = depth
         self.rows: tuple[Row, ...] = ()
@@ -85,7 +86,7 @@ class Row:
         """Whether it is the call of the model itself, whose forward runs as it is."""
         name = self._recording.environment.get("model")
         is_of_model = self.op == "call_module" and self.name == self.target == name
-        return is_of_model and self._is_of_root
+        return is_of_model and self.is_of_root
 
     @property
     def column(self) -> int:
@@ -96,7 +97,7 @@ class Row:
     def call_runs(self) -> Ints:
         """The run that each call was part of: ``int64``, shape ``(num_calls,)``."""
         recording = self._runs_of("call_runs")
-        if self._is_of_root:
+        if self.is_of_root:
             return np.flatnonzero(recording.has_run[:, self.index])
         return recording.inner[self.index - len(recording.rows)].runs
 
@@ -104,7 +105,7 @@ class Row:
     def call_ns(self) -> Ints:
         """The time of each call: ``int64``, shape ``(num_calls,)``."""
         recording = self._runs_of("call_ns")
-        if self._is_of_root:
+        if self.is_of_root:
             return recording.row_ns(self.index)[self.call_runs]
         return recording.inner[self.index - len(recording.rows)].ns
 
@@ -118,7 +119,7 @@ class Row:
     def ns(self) -> Ints:
         """The time that it took in each run: ``int64``, shape ``(num_runs,)``."""
         recording = self._runs_of("ns")
-        if self._is_of_root:
+        if self.is_of_root:
             return recording.row_ns(self.index)
         if self.num_calls == self.num_runs == recording.num_runs:
             return self.call_ns.copy()
@@ -141,7 +142,7 @@ class Row:
     def num_calls(self) -> int:
         if self._recording.sketch is not None:
             return int(self._recording.sketch.calls[self.column])
-        if self._is_of_root:
+        if self.is_of_root:
             return self._sums.num_runs[self.index]
         return len(self.call_runs)
 
@@ -149,7 +150,7 @@ class Row:
     def num_runs(self) -> int:
         if self._recording.sketch is not None:
             return int(self._recording.sketch.counts[self.column])
-        return self._sums.num_runs[self.index] if self._is_of_root else self._num_runs_below
+        return self._sums.num_runs[self.index] if self.is_of_root else self._num_runs_below
 
     @functools.cached_property
     def _num_runs_below(self) -> int:
@@ -171,7 +172,7 @@ class Row:
         if sketch is not None:
             cost_ns = self._recording.reading_cost_ns * self.num_readings
             return int(sketch.totals_ns[self.column]) - cost_ns
-        return self._sums.total_ns[self.index] if self._is_of_root else self._total_ns_below
+        return self._sums.total_ns[self.index] if self.is_of_root else self._total_ns_below
 
     @functools.cached_property
     def _total_ns_below(self) -> int:
@@ -429,7 +430,7 @@ class Rows:
         timed, places = [], []
         for place, index in enumerate(indices):
             row = self.rows[index]
-            if not row._is_of_root:
+            if not row.is_of_root:
                 by_row[place] = row.ns
             elif row.is_timed:
                 timed.append(place)

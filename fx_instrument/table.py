@@ -22,6 +22,7 @@ __all__ = [
     "text_of_columns",
     "texts_of_floats",
     "time_text",
+    "unit_for",
 ]
 
 # In ns, with the figures after the point that are shown.

@@ -19,6 +19,7 @@ __all__ = [
     "graph_recording",
     "method_recordings",
     "recordings_of",
+    "row_below",
 ]
 
 Ints = npt.NDArray[np.int64]
@@ -118,7 +119,7 @@ class _InnerRows:
         columns = iter(steps_ns.T)
         for place, node_row in enumerate(variant.rows):
             if node_row.is_timed:
-                below = self._below(row.target, node_row)
+                below = row_below(row.target, node_row, self._first_paths)
                 index = self._add(above, below, numbers, next(columns))
                 if place in graph.cut:
                     cut_numbers, cut_ns = graph.cut[place].runs_and_ns(self._channel)
@@ -139,17 +140,6 @@ class _InnerRows:
         self._calls[place].append((np.searchsorted(self._numbers, numbers), ns))
         return self._num_root_rows + place
 
-    def _below(self, path: str, row: NodeRow) -> NodeRow:
-        """Return ``row``, whose paths start at the module at ``path``, with paths from the root."""
-        module = f"{path}.{row.module}" if row.module else path
-        # One that the model does not hold is known by its class, wherever it is made.
-        row = row._replace(module=self._first_paths.get(module, row.module))
-        if row.op not in ("call_module", "get_attr"):
-            return row
-        name = f"{name_of_path(path)}_{row.name.lstrip('_')}"
-        target = f"{path}.{row.target}"
-        return row._replace(name=name, target=self._first_paths.get(target, target))
-
     def finish(self) -> tuple[InnerRow, ...]:
         """Return the rows, a parent always before what is below it."""
         rows = []
@@ -159,6 +149,24 @@ class _InnerRows:
             order = np.argsort(runs, kind="stable")
             rows.append(InnerRow(row, parent, runs[order], ns[order]))
         return tuple(rows)
+
+
+def row_below(path: str, row: NodeRow, first_paths: Mapping[str, str]) -> NodeRow:
+    """Return ``row``, whose paths start at the module at ``path``, with paths from the root.
+
+    Args:
+        path: of a module in a frame.
+        row: of a graph of that module.
+        first_paths: of each module of the model, by each of its paths.
+    """
+    module = f"{path}.{row.module}" if row.module else path
+    # One that the model does not hold is known by its class, wherever it is made.
+    row = row._replace(module=first_paths.get(module, row.module))
+    if row.op not in ("call_module", "get_attr"):
+        return row
+    name = f"{name_of_path(path)}_{row.name.lstrip('_')}"
+    target = f"{path}.{row.target}"
+    return row._replace(name=name, target=first_paths.get(target, target))
 
 
 def count_calls(runs: FrameRuns) -> Counter[Variant]:

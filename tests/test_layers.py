@@ -62,6 +62,7 @@ LAYERS = (
     "splitting",
     "codegen",
     "insertion",
+    "untimed_code",
     "options",
     "variants",
     "frame_calls",
