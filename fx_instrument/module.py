@@ -533,7 +533,7 @@ class Instrumentation:
     def _environment(self) -> dict[str, Any]:
         num_threads = ", then ".join(map(str, self._all_num_threads))
         return {
-            "model": type(self.model).__name__,
+            "model": self.frames.root.row.target,
             "clock": name_of_clock(self.options.clock),
             "keep": self.options.keep,
             "sample_every": self.options.sample_every,

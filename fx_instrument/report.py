@@ -115,6 +115,9 @@ class Report(Rows):
           would take at the roof; 0 for one that is above it. Sorted by it, what pays most to
           optimise comes first.
 
+        Where only other methods than the forward have run, it holds their rows, one after the
+        other, each with its share of the time of its own method.
+
         Args:
             columns: which columns, by their keys; the statistics by default.
             sort: the column by which the rows are sorted, the largest first, at each level; in

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tabulate import tabulate
@@ -76,6 +77,9 @@ def table_of(
     top: int | None = None,
 ) -> Table:
     """Return the statistics of each row; see :meth:`fx_instrument.Report.table`."""
+    if measured.num_runs == 0 and measured.methods:
+        methods = measured.methods.values()
+        return _joined([table_of(method, columns, sort=sort, top=top) for method in methods])
     keys = _checked_columns(measured, columns, sort, top)
     values = _columns_of_rows(measured)
     values.update(_more_columns(measured, {*keys, sort}))
@@ -111,6 +115,26 @@ def table_of(
             for (place, key), bound in bounds.items()
             if key in keys and values[key][shown[place]] is not None
         },
+    )
+
+
+def _joined(tables: Sequence[Table]) -> Table:
+    """Return the tables of methods, one below the other."""
+    rows: list[tuple[Any, ...]] = []
+    bounds = {}
+    for table in tables:
+        for (place, key), bound in table.bounds.items():
+            bounds[len(rows) + place, key] = bound
+        rows += table.rows
+    notes = [note for table in tables for note in table.notes]
+    if len(tables) > 1:
+        notes.append("Shares are of the time of the method that a row is of")
+    return replace(
+        tables[0],
+        rows=tuple(rows),
+        depths=tuple(depth for table in tables for depth in table.depths),
+        notes=(*dict.fromkeys(notes),),
+        bounds=bounds,
     )
 
 
