@@ -148,6 +148,8 @@ def _notes_on_graphs(measured: Rows) -> list[str]:
     notes = []
     if not any(variant.code and variant.num_runs for variant in measured.variants):
         notes.append("No graph has run whose code is known.")
+    if any(row.op == "merged" for part in measured.with_runs for row in part.rows):
+        notes.append("A row of several nodes stands beside the line of the first of them.")
     if measured.closed:
         number = counted(len({closed.module for closed in measured.closed}), "module")
         notes.append(
