@@ -121,8 +121,11 @@ def _own_flops(row: Row) -> tuple[int | None, bool]:
     if facts.flops is None:
         # What a frame computes is in the rows below it.
         return None, True
-    below = sum(row.facts.flops or 0 for row in row.rows)
-    return max(facts.flops - below, 0), facts.has_all_flops
+    own = max(facts.flops - sum(below.facts.flops or 0 for below in row.rows), 0)
+    is_known_below = all(
+        below.facts.flops is not None and below.facts.has_all_flops for below in row.rows
+    )
+    return own, facts.has_all_flops or not is_known_below
 
 
 def _has_run(part: Rows, rows: Sequence[Row]) -> npt.NDArray[np.bool_]:
@@ -198,7 +201,9 @@ def _groups_table(measured: Rows, key: str, sort: str | None, top: int | None) -
         "flops": [number for number, _ in flops],
     }
     order = _ordered(range(len(found)), values, sort)[:top]
-    is_bound = {index for index, (number, has_all) in enumerate(flops) if number and not has_all}
+    is_bound = {
+        index for index, (number, has_all) in enumerate(flops) if number is not None and not has_all
+    }
     return _table_of(
         values,
         key,

@@ -261,6 +261,21 @@ def test_operations_of_a_frame_are_not_counted_again_with_those_below_it() -> No
         assert ">=" not in str(report.by("class"))
 
 
+def test_a_frame_is_not_said_to_lack_the_operations_that_rows_below_it_lack() -> None:
+    rows = [NodeRow(name, "call_module", name, "", True) for name in "fa"]
+    inner = (InnerRow(rows[1], 0, np.array([0]), np.array([5])),)
+    recording = Recording((rows[0],), np.array([[0, 100]]), every_run(1, 1), inner, clock_ns=2.0)
+    frame = RowFacts(class_name="F", flops=7, has_all_flops=False)
+    for below, expected in (
+        (RowFacts(class_name="A", flops=7, has_all_flops=False), ["0", ">= 7"]),
+        (RowFacts(class_name="A"), ["7", "unknown"]),
+        (RowFacts(class_name="A", flops=5), [">= 2", "5"]),
+    ):
+        table = Report(dataclasses.replace(recording, facts=(frame, below))).by("class")
+        lines = str(table).splitlines()[2:]
+        assert [line.split("  ")[-1].strip() for line in lines] == expected
+
+
 def test_a_source_line_is_named_by_its_file_where_names_differ() -> None:
     facts = [RowFacts(file=file, line=3) for file in ("/a/net.py", "/b/net.py", "/a/head.py")]
     table = report_of("abc", [3, 2, 1], facts=facts).by("source")
