@@ -6,13 +6,16 @@ from .errors import (
     EmptyRecordingError,
     ExportError,
     FxInstrumentError,
+    MissingExtraError,
     NoSuchModuleError,
+    NoSuchRowError,
     NotAModuleError,
     ProfileError,
     RunsNotKeptError,
 )
 from .facts import RowFacts
 from .insertion import TimestampPass
+from .machine import Machine, machine
 from .module import annotate, instrument, pause, paused, report, reset, resume, summary
 from .profiling import profile
 from .recording import ClosedFrame, InnerRow, NodeRow, Recording, VariantInfo
@@ -29,7 +32,10 @@ __all__ = [
     "ExportError",
     "FxInstrumentError",
     "InnerRow",
+    "Machine",
+    "MissingExtraError",
     "NoSuchModuleError",
+    "NoSuchRowError",
     "NodeRow",
     "NotAModuleError",
     "ProfileError",
@@ -45,6 +51,7 @@ __all__ = [
     "__version__",
     "annotate",
     "instrument",
+    "machine",
     "pause",
     "paused",
     "profile",

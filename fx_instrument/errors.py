@@ -14,7 +14,9 @@ __all__ = [
     "EmptyRecordingError",
     "ExportError",
     "FxInstrumentError",
+    "MissingExtraError",
     "NoSuchModuleError",
+    "NoSuchRowError",
     "NotAModuleError",
     "ProfileError",
     "RunsNotKeptError",
@@ -68,3 +70,11 @@ class ExportError(FxInstrumentError, OSError):
 
 class RunsNotKeptError(FxInstrumentError, LookupError):
     """Times of single runs were asked for, but only a sketch of all runs was kept."""
+
+
+class NoSuchRowError(FxInstrumentError, LookupError):
+    """What :meth:`Report.where` asks for fits no row."""
+
+
+class MissingExtraError(FxInstrumentError, ImportError):
+    """A package that only some results need is not installed."""

@@ -829,8 +829,9 @@ class Frame:
 
     @property
     def path(self) -> str:
-        """The path of the module."""
-        return "" if self.site is self.run.runs.root else self.site.row.target
+        """The path of the module; empty for the model's forward, and for its methods."""
+        is_of_model = self.site is self.run.runs.root or self.site.row.op == "call_method"
+        return "" if is_of_model else self.site.row.target
 
     def enter(self) -> None:
         """Its statements run from here on."""

@@ -15,6 +15,8 @@ def head_of(measured: Rows) -> str:
     """What was measured, how often, by which clock, on what: some lines of text."""
     recording = measured.recording
     lines = [_runs_in_words(measured)]
+    if measured.choice is not None:
+        lines.append(_choice_in_words(measured))
     if measured.num_runs:
         times = [f"mean total {time_text(measured.all_runs_ns / measured.num_runs)}"]
         if recording.sketch is None:
@@ -62,6 +64,22 @@ def _runs_in_words(measured: Rows) -> str:
     if recording.num_lost:
         words.append(f"{recording.num_lost} lost for want of memory")
     return ", ".join(words)
+
+
+def _choice_in_words(measured: Rows) -> str:
+    """By what the rows are chosen, and how much of the time they hold."""
+    assert measured.choice is not None
+    held = [
+        f"{counted(len(part.rows), 'row')} with {_percent_text(part.chosen_fraction)} of the time"
+        + ("" if part is measured else f" of {name}()")
+        for name, part in [("", measured), *measured.methods.items()]
+        if part.rows and part.num_runs
+    ]
+    return f"only where {measured.choice.words}: {', '.join(held)}"
+
+
+def _percent_text(fraction: float) -> str:
+    return UNKNOWN if math.isnan(fraction) else f"{100 * fraction:.2f} %"
 
 
 def clock_in_words(measured: Rows) -> str:

@@ -54,6 +54,7 @@ from .guards import forward_of
 from .keeping import Keep, MemoryGuard
 from .last_call import LastCall
 from .locks import new_lock
+from .machine import measured_machines
 from .marks import CURRENT, SLOT, is_compiled
 from .options import ModuleChoice, Options
 from .preserving import preserved
@@ -81,6 +82,7 @@ from .tree import (
     graph_recording,
     method_recordings,
     recordings_of,
+    row_below,
 )
 from .variants import Graphs, Variant
 
@@ -498,11 +500,31 @@ class Instrumentation:
         for variant in self.graphs.variants:
             if variant.recorder is not None:
                 counts[variant] = variant.recorder.num_seen
-        return tuple(
-            VariantInfo(graphs.path, guard, len(variant.nodes), counts[variant])
-            for graphs in (self.graphs, *self.frames.all_graphs())
-            for variant, guard in zip(graphs.variants, differences(graphs.variants), strict=True)
-        )
+        inner = self.frames.all_graphs()
+        first_paths = self.frames.first_paths() if inner else {}
+        found = []
+        for graphs in (self.graphs, *inner):
+            guards = differences(graphs.variants)
+            for variant, guard in zip(graphs.variants, guards, strict=True):
+                rows = variant.rows
+                if graphs.path:
+                    rows = tuple(row_below(graphs.path, row, first_paths) for row in rows)
+                lines = tuple(
+                    (row.name, row.module, line)
+                    for row, line in zip(rows, variant.lines, strict=True)
+                    if line
+                )
+                found.append(
+                    VariantInfo(
+                        graphs.path,
+                        guard,
+                        len(variant.nodes),
+                        counts[variant],
+                        variant.code,
+                        lines,
+                    )
+                )
+        return tuple(found)
 
     def runtimes_sec(self) -> dict[fx.Node, list[float]]:
         """Return the seconds that each node took, a run, of every graph that has run."""
@@ -638,6 +660,7 @@ class Instrumentation:
     def _environment(self) -> dict[str, Any]:
         num_threads = ", then ".join(map(str, self._all_num_threads))
         return {
+            "model": self.frames.root.row.target,
             "clock": name_of_clock(self.options.clock),
             "keep": self.options.keep,
             "sample_every": self.options.sample_every,
@@ -650,7 +673,14 @@ class Instrumentation:
             "num_interop_threads": torch.get_num_interop_threads(),
             "num_cpus": os.cpu_count(),
             "pid": os.getpid(),
+            "machine": self._machines(),
         }
+
+    def _machines(self) -> dict[str, dict[str, Any]]:
+        """Return what was measured of the machine with the threads of the runs, by dtype."""
+        numbers = self._all_num_threads or [torch.get_num_threads()]
+        # With several, which runs had which is not known.
+        return measured_machines(numbers[0]) if len(numbers) == 1 else {}
 
 
 def _no_input() -> None:

@@ -142,12 +142,17 @@ class VariantInfo(NamedTuple):
             there is no other.
         num_nodes: how many nodes it has.
         num_runs: how often it ran.
+        code: its generated code, without the readings of the clock.
+        lines: the name and the module of each row that stands in the code, and its line there,
+            from 1.
     """
 
     module: str
     guard: str
     num_nodes: int
     num_runs: int
+    code: str = ""
+    lines: tuple[tuple[str, str, int], ...] = ()
 
 
 @dataclass(frozen=True)

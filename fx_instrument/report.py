@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import html
+from collections.abc import Callable, Sequence
 
+from .annotated_code import annotated_code_of
+from .choosing import Patterns, choice_of
 from .chrome_trace import write_chrome_trace
 from .collapsed import write_collapsed
 from .graphviz import write_dot
+from .groups import groups_by
 from .head import clock_in_words, head_of
-from .row_table import summary_of, table_of
+from .row_table import html_summary_of, summary_of, table_of
 from .rows import AbortedRuns, Row, Rows
 from .speedscope import write_speedscope
 from .table import Table
@@ -30,6 +34,7 @@ class Report(Rows):
         recording: holds at least one run, of the forward or of another method.
         warmup: how many of the first runs are not to count, or ``"auto"`` for as many as were
             slower than the rest; see :func:`fx_instrument.figures.num_warmup_runs`.
+        choice: which of the rows; all by default. :meth:`where` makes one.
 
     Raises:
         EmptyRecordingError: no run has been recorded, or none is left.
@@ -42,7 +47,8 @@ class Report(Rows):
         nodes: the node table, a structured array of shape ``(num_nodes,)`` in execution order with
             the fields ``name``, ``op``, ``target`` and ``module`` (text).
         rows: the same nodes and, after each that stays closed, the calls that its frame makes, and
-            so on down: a tuple of :class:`Row` in the order of :meth:`summary`.
+            so on down: a tuple of :class:`Row` in the order of :meth:`summary`. Of a report that
+            :meth:`where` gave, those that were chosen.
         closed: what stayed closed, and why: a tuple of
             :class:`~fx_instrument.recording.ClosedFrame`.
         variants: the graphs of the model and of the modules that its frames call: a tuple of
@@ -83,8 +89,43 @@ class Report(Rows):
         says ``limit`` for a row at the limit of measurement, and ``tie`` for one whose interval of
         the mean (or of the median, if sorted by that) overlaps with that of the next.
 
+        These are shown only if asked for by their keys. First, what is known of a row beside its
+        times (:class:`~fx_instrument.RowFacts`), ``unknown`` for the rest:
+
+        * ``class``: of the module that it calls or, for other rows, in whose forward it stands.
+        * ``module``: the path of that module; empty for the model itself.
+        * ``target``: what it calls or gets.
+        * ``source``: the file and the line of the call, in the user's code.
+        * ``shape``, ``dtype``: of the tensors that it gives.
+        * ``params``: how many parameters the module that it calls has.
+        * ``flops``: floating-point operations of a run, a multiply-add counted as two. ``>=``
+          stands before them where some are not known.
+        * ``bytes``: what it reads and writes in a run: inputs, parameters and outputs.
+        * ``output_bytes``: what it gives takes so much.
+        * ``live``, ``peak``: the bytes that are alive after it, and the most while it ran.
+
+        Then, with the mean time of a run, how near that is to what the machine can do, by the
+        roofline model (S. Williams, A. Waterman, D. Patterson, "Roofline: An Insightful Visual
+        Performance Model for Multicore Architectures", Communications of the ACM 52(4), 2009):
+
+        * ``gflops``: GFLOP/s, ``flops`` over the mean.
+        * ``gbs``: GB/s, ``bytes`` over the mean.
+        * ``intensity``: ``flops`` over ``bytes``, in FLOP/byte.
+        * ``attainable``: GFLOP/s, the lower of two roofs: the machine's rate of computing, and
+          ``intensity`` times its rate of moving bytes. Both are measured, for the row's dtype and
+          the number of threads, by :func:`fx_instrument.machine`; without it they are unknown.
+        * ``attained``: the achieved rate in percent of the attainable one. For a row whose
+          operations are 0 or not known it is that of ``gbs`` over the rate of moving bytes.
+          A row that works within caches may be above 100.
+        * ``headroom``: the time of a run that could be saved: the mean less the time that the row
+          would take at the roof; 0 for one that is above it. Sorted by it, what pays most to
+          optimise comes first.
+
+        Where only other methods than the forward have run, it holds their rows, one after the
+        other, each with its share of the time of its own method.
+
         Args:
-            columns: which columns, by their keys; all by default.
+            columns: which columns, by their keys; the statistics by default.
             sort: the column by which the rows are sorted, the largest first, at each level; in
                 execution order by default.
             top: only so many rows, the first ones.
@@ -93,6 +134,85 @@ class Report(Rows):
             ValueError: there is no such column, none to sort by, or ``top`` is negative.
         """
         return table_of(self, columns, sort=sort, top=top)
+
+    def by(
+        self,
+        key: str,
+        *,
+        depth: int | None = None,
+        sort: str | None = None,
+        top: int | None = None,
+    ) -> Table:
+        """Return the rows put together by what they have in common.
+
+        ``by("module")`` is the tree of the modules, by their paths. A row belongs to the module
+        that it calls, or else in whose forward it stands. ``total``, ``percent`` and ``mean`` are
+        of a module with all that its path is above of, ``self`` and ``self_percent`` of its own
+        rows. ``calls`` is how often it was called, unknown for a module that was opened into a
+        graph and so has no row of its own. The module that is the model is ``(root)``.
+
+        The others are groups of rows with the same ``class``, ``op``, ``target``, ``source`` or
+        ``shape``, as :meth:`table` has them: ``rows`` is how many, ``calls`` how often they ran,
+        ``mean``, ``std`` and ``p95`` are of their time in a run, added up, ``total`` is that of all
+        runs, and ``flops`` their operations in a run. Rows of which it is not known are the group
+        ``unknown``.
+
+        Of a frame only that time counts which is of no row below it, so no time counts twice: the
+        percentages of groups, and those of self times, add up to 100. Each mean is over the runs
+        that any of the rows was part of. Where only methods have run, all is of their runs.
+
+        Args:
+            key: ``module``, ``class``, ``op``, ``target``, ``source`` or ``shape``.
+            depth: of the tree of modules, how many levels are shown below the model; all by
+                default. What is deeper is still in ``total``.
+            sort: any of the columns, figures with the largest first, at each level of the tree;
+                ``total`` by default.
+            top: only so many rows, the first ones.
+
+        Raises:
+            ValueError: there is no such key or column, ``depth`` is given for another key than
+                ``module``, or a number is negative.
+        """
+        return groups_by(self, key, depth=depth, sort=sort, top=top)
+
+    def where(
+        self,
+        predicate: Callable[[Row], bool] | None = None,
+        *,
+        module: Patterns | None = None,
+        op: Patterns | None = None,
+        name: Patterns | None = None,
+        target: Patterns | None = None,
+        class_: Patterns | None = None,
+    ) -> Report:
+        """Return a report of only those rows that fit all that is asked for.
+
+        It shares the runs of this one, and its percentages are still of the time of all of them.
+        Its :attr:`head` says what was asked for, and how much of the time its rows hold. A row that
+        fits keeps the rows below it; one above it is dropped. :attr:`methods` are held to the same.
+        What is of nodes and runs, as :attr:`node_ns`, stays as it is.
+
+        Patterns are as in :func:`fnmatch.fnmatchcase`: ``*`` stands for anything, dots included.
+        Of several in a sequence, one has to fit.
+
+        Args:
+            predicate: tells of a :class:`Row` whether it fits.
+            module: path of the module that a row calls, or in whose forward it stands, or of one
+                that this is within: ``"layer4"`` is all of it.
+            op: op code.
+            name: of the row.
+            target: what it calls or gets.
+            class_: class of the module, with or without the name of the Python module it is from.
+
+        Raises:
+            NoSuchRowError: no row fits.
+            TypeError: a pattern is no text, or ``predicate`` no function.
+            ValueError: nothing is asked for.
+        """
+        choice = choice_of(
+            self, predicate, module=module, op=op, name=name, target=target, class_=class_
+        )
+        return type(self)(self.recording, choice=choice)
 
     def summary(
         self, should_sort: bool = False, *, top: int | None = None, tablefmt: str = "simple"
@@ -238,6 +358,27 @@ class Report(Rows):
             ExportError: the file cannot be written.
         """
         write_dot(self, path)
+
+    def annotated_code(self, source: bool = False) -> str:
+        """Return code with what each line took beside it.
+
+        The columns are the mean time a run, over the runs that the line was part of, its share of
+        the time of all runs in percent, how often its rows ran in all runs, and the number of the
+        line. Lines that nothing was timed in have none.
+
+        Args:
+            source: by default, it is the generated code of the graphs, without the readings of the
+                clock: that of the model, and of each module that a frame calls. The time of a line
+                that calls a frame holds what that calls. A row that several graphs of one module
+                share has the same figures in each. If True, it is the user's own source files,
+                those with most time first: the functions in which a row is called, or the whole
+                file if it is short. Here a frame counts with its self time alone, so that all lines
+                add up, with what the last lines say of rows whose line is not known.
+        """
+        return annotated_code_of(self, source)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self.head)}</pre>{html_summary_of(self)}"
 
     def __repr__(self) -> str:
         return f"<Report: {len(self.recording.rows)} nodes, {self.num_runs} runs>"

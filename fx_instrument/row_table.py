@@ -1,22 +1,26 @@
-"""The rows of a recording as tables: all statistics, or the four columns of the summary."""
+"""The rows of a recording as tables: statistics, facts and rates, or the columns of the summary."""
 
 from __future__ import annotations
 
+import html
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tabulate import tabulate
 
+from .fact_columns import FACT_COLUMNS, FACT_TEXTS, fact_values, flop_bounds
 from .figures import FIGURES
+from .roofline import RATE_COLUMNS, RATE_TIMES, rate_bounds, rates_of, roof_notes
 from .rows import Row, Rows
-from .table import MANY, UNKNOWN, Table, text_of_columns, texts_of_floats
+from .table import MANY, UNKNOWN, Table, html_of_columns, text_of_columns, texts_of_floats
 
-__all__ = ["COLUMNS", "TABLE_COLUMNS", "summary_of", "table_of"]
+__all__ = ["COLUMNS", "TABLE_COLUMNS", "html_summary_of", "summary_of", "table_of"]
 
 COLUMNS = ("Op type", "Op", "Average runtime (s)", "Pct total runtime")
 
-# The columns of table(), by their keys, with what stands above them.
+# The columns that table() shows by default, by their keys, with what stands above them.
 TABLE_COLUMNS = {
     "op": "Op type",
     "name": "Op",
@@ -39,12 +43,18 @@ TABLE_COLUMNS = {
     "note": "Note",
 }
 
-_TIMES = frozenset(
+# Those that are shown only if asked for.
+_MORE_COLUMNS = {**FACT_COLUMNS, **RATE_COLUMNS}
+_ALL_COLUMNS = {**TABLE_COLUMNS, **_MORE_COLUMNS}
+
+_TEXTS = FACT_TEXTS | {"op", "name", "note"}
+
+_TIMES = RATE_TIMES | frozenset(
     {"mean", "std", "min", "median", "p90", "p95", "p99", "max", "total", "mean_interval",
      "median_interval"}
 )  # fmt: skip
-_SORTABLE = frozenset(TABLE_COLUMNS) - {
-    "op", "name", "note", "mean_interval", "median_interval", "cumulative"
+_SORTABLE = frozenset(_ALL_COLUMNS) - _TEXTS - {
+    "mean_interval", "median_interval", "cumulative"
 }  # fmt: skip
 
 LIMIT, TIE = "limit", "tie"
@@ -67,8 +77,12 @@ def table_of(
     top: int | None = None,
 ) -> Table:
     """Return the statistics of each row; see :meth:`fx_instrument.Report.table`."""
+    if measured.num_runs == 0 and measured.methods:
+        methods = measured.methods.values()
+        return _joined([table_of(method, columns, sort=sort, top=top) for method in methods])
     keys = _checked_columns(measured, columns, sort, top)
     values = _columns_of_rows(measured)
+    values.update(_more_columns(measured, {*keys, sort}))
     order = measured.ordered(values[sort]) if sort else range(len(measured.rows))
     if sort in ("mean", "median", "total", "percent"):
         _note_ties(measured, values, order, sort)
@@ -85,14 +99,50 @@ def table_of(
     ]
     if sort and all(value is None for value in values["mean_interval"]):
         notes.append(_NO_INTERVALS)
+    notes += roof_notes(measured, [*keys, *([sort] if sort else [])])
+    shown_rows = [measured.rows[index] for index in shown]
+    bounds = {**flop_bounds(shown_rows), **rate_bounds(shown_rows)}
     return Table(
         tuple(keys),
-        tuple(TABLE_COLUMNS[key] for key in keys),
+        tuple(_ALL_COLUMNS[key] for key in keys),
         _TIMES & {*keys},
         tuple(zip(*([*map(values[key].__getitem__, shown)] for key in keys), strict=True)),
         tuple(measured.rows[index].depth for index in shown),
         tuple(notes),
+        _TEXTS,
+        bounds={
+            (place, key): bound
+            for (place, key), bound in bounds.items()
+            if key in keys and values[key][shown[place]] is not None
+        },
     )
+
+
+def _joined(tables: Sequence[Table]) -> Table:
+    """Return the tables of methods, one below the other."""
+    rows: list[tuple[Any, ...]] = []
+    bounds = {}
+    for table in tables:
+        for (place, key), bound in table.bounds.items():
+            bounds[len(rows) + place, key] = bound
+        rows += table.rows
+    notes = [note for table in tables for note in table.notes]
+    if len(tables) > 1:
+        notes.append("Shares are of the time of the method that a row is of")
+    return replace(
+        tables[0],
+        rows=tuple(rows),
+        depths=tuple(depth for table in tables for depth in table.depths),
+        notes=(*dict.fromkeys(notes),),
+        bounds=bounds,
+    )
+
+
+def _more_columns(measured: Rows, keys: Collection[str | None]) -> dict[str, list[Any]]:
+    """Return those of the columns that are not shown by default."""
+    values = {key: fact_values(key, measured.rows) for key in FACT_COLUMNS if key in keys}
+    rates = rates_of(measured) if any(key in keys for key in RATE_COLUMNS) else {}
+    return {**values, **rates}
 
 
 def _checked_columns(
@@ -102,17 +152,17 @@ def _checked_columns(
         raise ValueError(f"top is the number of rows to show, from 0, got {top!r}")
     if isinstance(columns, str):
         raise ValueError(f"columns is a list of names, as [{columns!r}], got {columns!r}")
-    known = [key for key in TABLE_COLUMNS if key != "cores" or measured.recording.second]
+    known = [key for key in _ALL_COLUMNS if key != "cores" or measured.recording.second]
     if sort is not None and (sort not in _SORTABLE or sort not in known):
         names = ", ".join(key for key in known if key in _SORTABLE)
         raise ValueError(f"sort is one of {names}, got {sort!r}")
-    keys = known if columns is None else [*columns]
+    keys = [key for key in known if key in TABLE_COLUMNS] if columns is None else [*columns]
     for key in keys:
         if key == "cores" and key not in known:
             raise ValueError(
                 'the column cores needs both clocks: instrument(model, clock=("wall", "process"))'
             )
-        if key not in TABLE_COLUMNS:
+        if key not in _ALL_COLUMNS:
             raise ValueError(f"there is no column {key!r}; there are {', '.join(known)}")
     return keys
 
@@ -135,10 +185,9 @@ def _columns_of_rows(measured: Rows) -> dict[str, list[Any]]:
     values["cumulative"] = [None] * len(measured.rows)
     values["note"] = [LIMIT if _is_at_limit(measured, row) else "" for row in measured.rows]
     if measured.recording.second is not None:
-        seconds = Rows(measured.recording.second).rows
+        seconds = {row.index: row for row in Rows(measured.recording.second).rows}
         values["cores"] = [
-            _ratio(measured, other.total_ns, row)
-            for row, other in zip(measured.rows, seconds, strict=True)
+            _ratio(measured, seconds[row.index].total_ns, row) for row in measured.rows
         ]
     return values
 
@@ -202,28 +251,46 @@ def summary_of(
         return "\n\n".join(tables)
     if top is not None and top < 0:
         raise ValueError(f"top is the number of rows to show, from 0, got {top!r}")
-    means = [_known(row.mean_ns) for row in measured.rows]
-    order: Sequence[int] = measured.ordered(means) if should_sort else range(len(measured.rows))
-    shown = [*order][:top]
-    seconds = [None if mean_ns is None else mean_ns / 1e9 for mean_ns in means]
-    shown_rows = [measured.rows[index] for index in shown]
-    columns: list[list[Any]] = [
-        [row.op for row in shown_rows],
-        ["  " * row.depth + row.name for row in shown_rows],
-        [seconds[index] for index in shown],
-        [measured.percent_of(row) for row in shown_rows],
-    ]
-    if len(shown_rows) >= MANY and tablefmt == "simple":
+    columns = _summary_columns(measured, should_sort, top)
+    num_rows = len(columns[0])
+    if num_rows >= MANY and tablefmt == "simple":
         texts = [*columns[:2], *(texts_of_floats(column, UNKNOWN) for column in columns[2:])]
         return text_of_columns(texts, COLUMNS, [True, True, False, False])
     return tabulate(
         [*zip(*columns, strict=True)],
         headers=COLUMNS,
         tablefmt=tablefmt,
-        disable_numparse=[0, 1] if shown_rows else True,
+        disable_numparse=[0, 1] if num_rows else True,
         preserve_whitespace=True,
         missingval=UNKNOWN,
     )
+
+
+def _summary_columns(measured: Rows, should_sort: bool, top: int | None) -> list[list[Any]]:
+    """Return the four columns of the summary; the times in seconds, None for what is not known."""
+    means = [_known(row.mean_ns) for row in measured.rows]
+    order: Sequence[int] = measured.ordered(means) if should_sort else range(len(measured.rows))
+    shown = [*order][:top]
+    shown_rows = [measured.rows[index] for index in shown]
+    seconds = [None if mean_ns is None else mean_ns / 1e9 for mean_ns in means]
+    return [
+        [row.op for row in shown_rows],
+        ["  " * row.depth + row.name for row in shown_rows],
+        [seconds[index] for index in shown],
+        [measured.percent_of(row) for row in shown_rows],
+    ]
+
+
+def html_summary_of(measured: Rows) -> str:
+    """Return the table of the nodes as HTML; where only methods have run, one for each."""
+    if measured.num_runs == 0:
+        return "".join(
+            f"<p>{html.escape(name)}():</p>{html_summary_of(method)}"
+            for name, method in measured.methods.items()
+        )
+    columns = _summary_columns(measured, False, None)
+    texts = [*columns[:2], *(texts_of_floats(column, UNKNOWN) for column in columns[2:])]
+    return html_of_columns(texts, COLUMNS, [True, True, False, False])
 
 
 def _known(value: float) -> float | None:

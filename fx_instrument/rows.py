@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,7 +18,7 @@ from .figures import FIGURES, QUANTILES, figures_of_runs, figures_of_sketch, num
 from .recording import Recording, without_reading_cost
 from .table import counted
 
-__all__ = ["AbortedRuns", "Row", "Rows", "check_kept"]
+__all__ = ["AbortedRuns", "Choice", "Row", "Rows", "check_kept"]
 
 Ints = npt.NDArray[np.int64]
 RowsT = TypeVar("RowsT", bound="Rows")
@@ -49,6 +50,8 @@ class Row:
     only a sketch of them was kept.
 
     Attributes:
+        index: its place, counted through ``Recording.rows`` and then ``Recording.inner``.
+        is_of_root: whether it is a node of the root graph, or the model's own call.
         name: of the node, or what is called, with its place in the source.
         op: its op code.
         target: what it calls or gets, as text.
@@ -64,10 +67,10 @@ class Row:
     def __init__(self, recording: Recording, index: int, depth: int, sums: _RootSums) -> None:
         num_rows = len(recording.rows)
         self._recording = recording
-        self._index = index
+        self.index = index
         self._sums = sums
-        self._is_of_root = index < num_rows
-        row = recording.rows[index] if self._is_of_root else recording.inner[index - num_rows].row
+        self.is_of_root = index < num_rows
+        row = recording.rows[index] if self.is_of_root else recording.inner[index - num_rows].row
         self.name, self.op, self.target, self.module, self.is_timed = row
         self.depth = depth
         self.rows: tuple[Row, ...] = ()
@@ -76,28 +79,35 @@ class Row:
     def facts(self) -> RowFacts:
         """What is known of it beside its times."""
         facts = self._recording.facts
-        return facts[self._index] if self._index < len(facts) else NO_FACTS
+        return facts[self.index] if self.index < len(facts) else NO_FACTS
+
+    @property
+    def is_model(self) -> bool:
+        """Whether it is the call of the model itself, whose forward runs as it is."""
+        name = self._recording.environment.get("model")
+        is_of_model = self.op == "call_module" and self.name == self.target == name
+        return is_of_model and self.is_of_root
 
     @property
     def column(self) -> int:
         """Its column in a sketch."""
-        return self._index + (self._index >= len(self._recording.rows))
+        return self.index + (self.index >= len(self._recording.rows))
 
     @property
     def call_runs(self) -> Ints:
         """The run that each call was part of: ``int64``, shape ``(num_calls,)``."""
         recording = self._runs_of("call_runs")
-        if self._is_of_root:
-            return np.flatnonzero(recording.has_run[:, self._index])
-        return recording.inner[self._index - len(recording.rows)].runs
+        if self.is_of_root:
+            return np.flatnonzero(recording.has_run[:, self.index])
+        return recording.inner[self.index - len(recording.rows)].runs
 
     @property
     def call_ns(self) -> Ints:
         """The time of each call: ``int64``, shape ``(num_calls,)``."""
         recording = self._runs_of("call_ns")
-        if self._is_of_root:
-            return recording.row_ns(self._index)[self.call_runs]
-        return recording.inner[self._index - len(recording.rows)].ns
+        if self.is_of_root:
+            return recording.row_ns(self.index)[self.call_runs]
+        return recording.inner[self.index - len(recording.rows)].ns
 
     @property
     def call_starts_ns(self) -> Ints:
@@ -106,11 +116,11 @@ class Row:
         For a row that takes no time it is the reading before it. -1 where it is not known.
         """
         recording = self._runs_of("call_starts_ns")
-        if not self._is_of_root:
-            return recording.inner[self._index - len(recording.rows)].call_starts_ns
-        place = recording.timed_places.get(self._index)
+        if not self.is_of_root:
+            return recording.inner[self.index - len(recording.rows)].call_starts_ns
+        place = recording.timed_places.get(self.index)
         if place is None:
-            place = sum(row.is_timed for row in recording.rows[: self._index])
+            place = sum(row.is_timed for row in recording.rows[: self.index])
         readings_ns = recording.readings_ns
         return (readings_ns[:, place] - readings_ns[:, 0])[self.call_runs]
 
@@ -124,8 +134,8 @@ class Row:
     def ns(self) -> Ints:
         """The time that it took in each run: ``int64``, shape ``(num_runs,)``."""
         recording = self._runs_of("ns")
-        if self._is_of_root:
-            return recording.row_ns(self._index)
+        if self.is_of_root:
+            return recording.row_ns(self.index)
         if self.num_calls == self.num_runs == recording.num_runs:
             return self.call_ns.copy()
         ns = np.zeros(recording.num_runs, np.int64)
@@ -147,15 +157,15 @@ class Row:
     def num_calls(self) -> int:
         if self._recording.sketch is not None:
             return int(self._recording.sketch.calls[self.column])
-        if self._is_of_root:
-            return self._sums.num_runs[self._index]
+        if self.is_of_root:
+            return self._sums.num_runs[self.index]
         return len(self.call_runs)
 
     @property
     def num_runs(self) -> int:
         if self._recording.sketch is not None:
             return int(self._recording.sketch.counts[self.column])
-        return self._sums.num_runs[self._index] if self._is_of_root else self._num_runs_below
+        return self._sums.num_runs[self.index] if self.is_of_root else self._num_runs_below
 
     @functools.cached_property
     def _num_runs_below(self) -> int:
@@ -177,7 +187,7 @@ class Row:
         if sketch is not None:
             cost_ns = self._recording.reading_cost_ns * self.num_readings
             return int(sketch.totals_ns[self.column]) - cost_ns
-        return self._sums.total_ns[self._index] if self._is_of_root else self._total_ns_below
+        return self._sums.total_ns[self.index] if self.is_of_root else self._total_ns_below
 
     @functools.cached_property
     def _total_ns_below(self) -> int:
@@ -222,6 +232,21 @@ class _RootSums:
         return found
 
 
+@dataclass(frozen=True)
+class Choice:
+    """Some of the rows of a recording, each with all that is below it.
+
+    Attributes:
+        words: by what they are chosen.
+        indices: of the rows, counted through ``Recording.rows`` and then ``Recording.inner``.
+        methods: the same for each method whose runs have any.
+    """
+
+    words: str
+    indices: frozenset[int]
+    methods: Mapping[str, Choice]
+
+
 def check_kept(recording: Recording, name: str) -> None:
     """Check that single runs are kept, of which ``name`` tells.
 
@@ -241,15 +266,23 @@ class Rows:
     See :class:`fx_instrument.Report`, which adds what can be made of them.
     """
 
-    def __init__(self, recording: Recording, warmup: int | str = 0) -> None:
+    def __init__(
+        self, recording: Recording, warmup: int | str = 0, choice: Choice | None = None
+    ) -> None:
         self.recording = _without_warmup(recording, warmup)
         recording = self.recording
         if not recording.has_runs:
             raise EmptyRecordingError(_nothing_recorded(recording))
-        self.rows = tuple(self._all_rows())
+        self.choice = choice
+        self._all_rows = tuple(self._rows_of_tree())
+        self.rows = self._all_rows if choice is None else tuple(_chosen(self._all_rows, choice))
         self.closed = recording.closed
         self.variants = recording.variants
-        self.methods = {name: type(self)(runs) for name, runs in recording.methods.items()}
+        chosen = dict.fromkeys(recording.methods) if choice is None else choice.methods
+        self.methods = {
+            name: type(self)(recording.methods[name], choice=of_method)
+            for name, of_method in chosen.items()
+        }
         self.num_runs = recording.num_runs
         self.num_seen = max(recording.num_seen, self.num_runs)
         self.num_warmup = recording.num_warmup
@@ -266,7 +299,7 @@ class Rows:
             nodes[field] = column
         return nodes
 
-    def _all_rows(self) -> list[Row]:
+    def _rows_of_tree(self) -> list[Row]:
         """Return the rows of all levels, each followed by what is below it."""
         recording = self.recording
         num_root_rows = len(recording.rows)
@@ -286,6 +319,11 @@ class Rows:
         for index in range(num_root_rows):
             add(index, 0)
         return rows
+
+    @property
+    def _root_rows(self) -> list[Row]:
+        """The rows of the root graph, all of them."""
+        return [row for row in self._all_rows if row.depth == 0]
 
     @property
     def readings_ns(self) -> Ints:
@@ -340,7 +378,7 @@ class Rows:
 
         Of a call in a frame, which has two readings, it counts one.
         """
-        num_readings = sum(row.num_readings for row in self.rows if row.depth == 0)
+        num_readings = sum(row.num_readings for row in self._root_rows)
         return num_readings * self.clock_ns / self.all_runs_ns if self.all_runs_ns else math.nan
 
     @functools.cached_property
@@ -348,7 +386,7 @@ class Rows:
         """The time of all runs."""
         recording = self.recording
         if recording.sketch is not None:
-            num_readings = sum(row.num_readings for row in self.rows if row.depth == 0)
+            num_readings = sum(row.num_readings for row in self._root_rows)
             total_ns = int(recording.sketch.totals_ns[len(recording.rows)])
             return total_ns - recording.reading_cost_ns * num_readings
         return float(self.total_ns.sum())
@@ -359,7 +397,7 @@ class Rows:
 
         nan for a node that was part of none.
         """
-        return np.array([row.mean_ns for row in self.rows if row.depth == 0], np.float64)
+        return np.array([row.mean_ns for row in self._root_rows], np.float64)
 
     @property
     def total_fraction(self) -> npt.NDArray[np.float64]:
@@ -367,7 +405,7 @@ class Rows:
 
         All are nan where the runs took no time at all.
         """
-        totals_ns = np.array([row.total_ns for row in self.rows if row.depth == 0], np.float64)
+        totals_ns = np.array([row.total_ns for row in self._root_rows], np.float64)
         return totals_ns / (self.all_runs_ns or math.nan)
 
     def corrected(self: RowsT) -> RowsT:
@@ -380,7 +418,7 @@ class Rows:
         recording = self.recording
         if recording.reading_cost_ns or not recording.clock_ns:
             return self
-        return type(self)(without_reading_cost(recording))
+        return type(self)(without_reading_cost(recording), choice=self.choice)
 
     @functools.cached_property
     def figures(self) -> npt.NDArray[np.void]:
@@ -412,11 +450,11 @@ class Rows:
         timed, places = [], []
         for place, index in enumerate(indices):
             row = self.rows[index]
-            if not row._is_of_root:
+            if not row.is_of_root:
                 by_row[place] = row.ns
             elif row.is_timed:
                 timed.append(place)
-                places.append(recording.timed_places[row._index])
+                places.append(recording.timed_places[row.index])
         if timed:
             readings_ns = recording.readings_ns.T
             by_row[timed] = readings_ns[np.add(places, 1)] - readings_ns[places]
@@ -455,9 +493,44 @@ class Rows:
         add(row for row in self.rows if row.depth == 0)
         return order
 
+    @property
+    def chosen_fraction(self) -> float:
+        """The share of ``rows`` in the time of all runs, from 0 to 1; nan for empty runs."""
+        total_ns = sum(row.total_ns for row in self.rows if row.depth == 0)
+        return total_ns / self.all_runs_ns if self.all_runs_ns else math.nan
+
+    @property
+    def with_runs(self) -> list[Rows]:
+        """What holds rows that have run: this or, where only methods have run, theirs."""
+        return [self] if self.num_runs else [*self.methods.values()]
+
     def percent_of(self, row: Row) -> float | None:
         total_ns = self.all_runs_ns
         return 100 * row.total_ns / total_ns if total_ns else None
+
+
+def _chosen(rows: Sequence[Row], choice: Choice) -> list[Row]:
+    """Return copies of the chosen rows and of those below them; the chosen are at depth 0."""
+    found: list[Row] = []
+
+    def add(row: Row, depth: int) -> Row:
+        copied = copy.copy(row)
+        copied.depth = depth
+        found.append(copied)
+        copied.rows = tuple([add(below, depth + 1) for below in row.rows])
+        return copied
+
+    def look_at(row: Row) -> None:
+        if row.index in choice.indices:
+            add(row, 0)
+        else:
+            for below in row.rows:
+                look_at(below)
+
+    for row in rows:
+        if row.depth == 0:
+            look_at(row)
+    return found
 
 
 def _without_warmup(recording: Recording, warmup: int | str) -> Recording:

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from tabulate import tabulate
 
-__all__ = ["MANY", "UNKNOWN", "Table", "counted", "text_of_columns", "texts_of_floats", "time_text"]
+from .errors import MissingExtraError
+
+__all__ = [
+    "MANY",
+    "UNKNOWN",
+    "Table",
+    "counted",
+    "html_of_columns",
+    "text_of_columns",
+    "texts_of_floats",
+    "time_text",
+    "unit_for",
+]
 
 # In ns, with the figures after the point that are shown.
 _UNITS = {"s": (1e9, 4), "ms": (1e6, 4), "us": (1e3, 3), "ns": (1.0, 1)}
@@ -62,6 +75,42 @@ def text_of_columns(
     return "\n".join([head, rule, *map(str.rstrip, map("  ".join, zip(*padded, strict=True)))])
 
 
+_STYLE = (
+    "<style>"
+    ".fx-instrument{border-collapse:collapse;font-variant-numeric:tabular-nums}"
+    ".fx-instrument th,.fx-instrument td{padding:.1em .7em;text-align:right;white-space:pre}"
+    ".fx-instrument th{border-bottom:1px solid}"
+    ".fx-instrument .text{text-align:left}"
+    "</style>"
+)
+
+
+def html_of_columns(
+    columns: Sequence[Sequence[str]], headers: Sequence[str], is_text: Sequence[bool]
+) -> str:
+    """Return the columns as an HTML table with its style, all text escaped.
+
+    Args:
+        columns: the cells of each column; no column for an empty table.
+        headers: what stands above each.
+        is_text: whether a column is text, which stands left in it, or a figure, which stands right.
+    """
+    classes = [' class="text"' if text else "" for text in is_text]
+
+    def row_of(tag: str, cells: Sequence[str]) -> str:
+        parts = (
+            f"<{tag}{kind}>{html.escape(cell)}</{tag}>"
+            for kind, cell in zip(classes, cells, strict=True)
+        )
+        return f"<tr>{''.join(parts)}</tr>"
+
+    body = "\n".join(row_of("td", cells) for cells in zip(*columns, strict=True))
+    return (
+        f'{_STYLE}<table class="fx-instrument"><thead>{row_of("th", headers)}</thead>'
+        f"<tbody>\n{body}\n</tbody></table>"
+    )
+
+
 def _is_plain(cells: Sequence[str]) -> bool:
     """Whether each character of ``cells`` is as wide as another."""
     text = "".join(cells)
@@ -110,7 +159,8 @@ def time_text(time_ns: float, unit: str | None = None) -> str:
 class Table:
     """Rows of figures under the names of their columns.
 
-    ``str()`` of it is the text; :meth:`text` gives it in other formats.
+    ``str()`` of it is the text; :meth:`text` gives it in other formats. A notebook shows it as
+    HTML.
 
     Attributes:
         columns: the keys of the columns. Those that begin as the keys of ``times`` do hold ns.
@@ -119,6 +169,10 @@ class Table:
         rows: the values of each row; None where one is not known.
         depths: how deep each row is within others.
         notes: lines that stand below.
+        texts: the columns that hold text.
+        indented: the column that shows how deep a row is.
+        bounds: for a figure that is not exact, by the place of its row and its column, what stands
+            before it in text: ``">="`` where it is at least so much, ``"<="`` at most.
     """
 
     columns: tuple[str, ...]
@@ -127,10 +181,30 @@ class Table:
     rows: tuple[tuple[Any, ...], ...]
     depths: tuple[int, ...]
     notes: tuple[str, ...] = ()
+    texts: frozenset[str] = frozenset({"op", "name", "note"})
+    indented: str = "name"
+    bounds: Mapping[tuple[int, str], str] = field(default_factory=dict, hash=False)
 
     def to_dict(self) -> list[dict[str, Any]]:
         """Return a dict by column for each row, times in ns, None for what is not known."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+    def to_pandas(self) -> Any:
+        """Return a ``pandas.DataFrame`` with the keys as columns, times in ns.
+
+        What is not known is missing in it: ``nan`` in a column of figures.
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise MissingExtraError(
+                "to_pandas() needs pandas, which cannot be imported here; install it with "
+                'pip install "fx_instrument[pandas]"'
+            ) from error
+        return pandas.DataFrame.from_records([*self.rows], columns=[*self.columns])
 
     def text(self, tablefmt: str = "simple") -> str:
         """Return the table as text, times in one unit that suits them, and the notes below it.
@@ -138,6 +212,15 @@ class Table:
         Args:
             tablefmt: any format that ``tabulate`` knows.
         """
+        table = text_of_columns(*self._in_words(), tablefmt)
+        return "\n".join([table, *(["", *self.notes] if self.notes else [])])
+
+    def _repr_html_(self) -> str:
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        return html_of_columns(*self._in_words()) + notes
+
+    def _in_words(self) -> tuple[list[list[str]], list[str], list[bool]]:
+        """Return the cells of each column, what stands above each, and whether it is text."""
         unit = self._unit()
         headers = [
             f"{header} ({unit})" if column in self.times else header
@@ -147,9 +230,10 @@ class Table:
             self._cells(column, values, unit)
             for column, values in zip(self.columns, zip(*self.rows, strict=True), strict=False)
         ]
-        is_text = [column in ("op", "name", "note") for column in self.columns]
-        table = text_of_columns(columns, headers, is_text, tablefmt)
-        return "\n".join([table, *(["", *self.notes] if self.notes else [])])
+        for (row, column), bound in self.bounds.items():
+            cells = columns[self.columns.index(column)]
+            cells[row] = f"{bound} {cells[row]}"
+        return columns, headers, [column in self.texts for column in self.columns]
 
     def _unit(self) -> str:
         """Return the unit of the largest mean, or else of the largest time."""
@@ -165,7 +249,7 @@ class Table:
 
     def _cells(self, column: str, values: Sequence[Any], unit: str) -> list[str]:
         """Return the text of what is in one column."""
-        if column == "name":
+        if column == self.indented:
             return ["  " * depth + v for depth, v in zip(self.depths, values, strict=True)]
         if column in self.times:
             size, decimals = _UNITS[unit]

@@ -29,6 +29,7 @@ __all__ = [
     "graph_recording",
     "method_recordings",
     "recordings_of",
+    "row_below",
 ]
 
 Ints = npt.NDArray[np.int64]
@@ -151,7 +152,7 @@ class _InnerRows:
         for place, (node, facts) in enumerate(every):
             node_row = variant.rows[place]
             if node_row.is_timed:
-                below = self._below(row.target, node_row)
+                below = row_below(row.target, node_row, self._first_paths)
                 facts = self._standing(facts, above)
                 ns = next(columns)
                 index = self._add(above, below, numbers, ns, starts_ns, facts)
@@ -200,17 +201,6 @@ class _InnerRows:
         self._calls[place].append(InnerRow(row, parent, runs, ns, starts_ns))
         return len(self._root_facts) + place
 
-    def _below(self, path: str, row: NodeRow) -> NodeRow:
-        """Return ``row``, whose paths start at the module at ``path``, with paths from the root."""
-        module = f"{path}.{row.module}" if row.module else path
-        # One that the model does not hold is known by its class, wherever it is made.
-        row = row._replace(module=self._first_paths.get(module, row.module))
-        if row.op not in ("call_module", "get_attr"):
-            return row
-        name = f"{name_of_path(path)}_{row.name.lstrip('_')}"
-        target = f"{path}.{row.target}"
-        return row._replace(name=name, target=self._first_paths.get(target, target))
-
     def recording(self, rows: tuple[NodeRow, ...], readings_ns: Ints) -> Recording:
         """Return the recording of runs of ``rows``, with all that was added below them."""
         has_run = every_run(len(readings_ns), len(rows))
@@ -227,6 +217,24 @@ class _InnerRows:
 
 def _facts_at(path: Path, standing: RowFacts, noted: Mapping[Path, RowFacts]) -> RowFacts:
     return noted[path].standing_at(standing) if path in noted else standing
+
+
+def row_below(path: str, row: NodeRow, first_paths: Mapping[str, str]) -> NodeRow:
+    """Return ``row``, whose paths start at the module at ``path``, with paths from the root.
+
+    Args:
+        path: of a module in a frame.
+        row: of a graph of that module.
+        first_paths: of each module of the model, by each of its paths.
+    """
+    module = f"{path}.{row.module}" if row.module else path
+    # One that the model does not hold is known by its class, wherever it is made.
+    row = row._replace(module=first_paths.get(module, row.module))
+    if row.op not in ("call_module", "get_attr"):
+        return row
+    name = f"{name_of_path(path)}_{row.name.lstrip('_')}"
+    target = f"{path}.{row.target}"
+    return row._replace(name=name, target=first_paths.get(target, target))
 
 
 def count_calls(runs: FrameRuns) -> Counter[Variant]:

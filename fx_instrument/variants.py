@@ -44,6 +44,7 @@ from .recording import ClosedFrame, NodeRow
 from .soundness import recording_reason
 from .tape import Recorded
 from .tracer import Openness
+from .untimed_code import lines_of_nodes, untimed_code
 
 __all__ = ["Graphs", "Variant"]
 
@@ -148,6 +149,16 @@ class Variant:
             taken[place].update(places[one] for one in node.all_input_nodes if one in places)
             taken[place].discard(place)
         return tuple(tuple(sorted(each)) for each in taken)
+
+    @functools.cached_property
+    def code(self) -> str:
+        """The generated code, without the readings of the clock."""
+        return untimed_code(self.graph_module)
+
+    @functools.cached_property
+    def lines(self) -> list[int]:
+        """The line of each row in the code, from 1; 0 for those that stand in none."""
+        return lines_of_nodes(self.code, self.nodes)
 
     @functools.cached_property
     def run_untimed(self) -> Callable[..., Any]:

@@ -1,0 +1,114 @@
+"""What is known of rows beside their times, as columns of a table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .rows import Row
+
+__all__ = [
+    "AT_LEAST",
+    "FACT_COLUMNS",
+    "FACT_TEXTS",
+    "fact_values",
+    "flop_bounds",
+    "in_common",
+    "module_of",
+    "moved_bytes",
+    "shape_of",
+    "source_of",
+]
+
+# By their keys, with what stands above them.
+FACT_COLUMNS = {
+    "class": "Class",
+    "module": "Module",
+    "target": "Target",
+    "source": "Source",
+    "shape": "Output shape",
+    "dtype": "Output dtype",
+    "params": "Parameters",
+    "flops": "FLOP",
+    "bytes": "Read + written (bytes)",
+    "output_bytes": "Output (bytes)",
+    "live": "Live (bytes)",
+    "peak": "Peak (bytes)",
+}
+
+FACT_TEXTS = frozenset({"class", "module", "target", "source", "shape", "dtype"})
+
+AT_LEAST = ">="
+
+
+def module_of(row: Row) -> str:
+    """Return the path of the module that ``row`` calls, or else in whose forward it stands.
+
+    Empty for the model itself.
+    """
+    return row.target if row.op == "call_module" and not row.is_model else row.module
+
+
+def source_of(row: Row) -> str | None:
+    """Return the name of the source file and the line, as in ``model.py:12``."""
+    facts = row.facts
+    if facts.file is None or facts.line is None:
+        return None
+    return f"{os.path.basename(facts.file)}:{facts.line}"
+
+
+def shape_of(row: Row) -> str | None:
+    """Return the shapes of what ``row`` gives, as in ``1x64x56x56``; ``()`` for a number."""
+    shapes = row.facts.shapes
+    if shapes is None:
+        return None
+    return ", ".join("x".join(map(str, shape)) or "()" for shape in shapes) or "no tensor"
+
+
+def in_common(names: Sequence[str]) -> str:
+    """Return the names, or the one name that all of them are."""
+    return ", ".join(names if len({*names}) > 1 else names[:1])
+
+
+def _dtype_of(row: Row) -> str | None:
+    dtypes = row.facts.dtypes
+    return None if dtypes is None else in_common(dtypes) or "no tensor"
+
+
+def moved_bytes(row: Row) -> int | None:
+    """Return the bytes that ``row`` reads and writes in a run."""
+    facts = row.facts
+    if facts.bytes_read is None or facts.bytes_written is None:
+        return None
+    return facts.bytes_read + facts.bytes_written
+
+
+_VALUES: dict[str, Callable[[Row], Any]] = {
+    "class": lambda row: row.facts.class_name,
+    "module": module_of,
+    "target": lambda row: row.target,
+    "source": source_of,
+    "shape": shape_of,
+    "dtype": _dtype_of,
+    "params": lambda row: row.facts.num_params,
+    "flops": lambda row: row.facts.flops,
+    "bytes": moved_bytes,
+    "output_bytes": lambda row: row.facts.output_bytes,
+    "live": lambda row: row.facts.live_bytes,
+    "peak": lambda row: row.facts.peak_bytes,
+}
+
+
+def fact_values(key: str, rows: Sequence[Row]) -> list[Any]:
+    """Return one of the columns; None where it is not known."""
+    return [*map(_VALUES[key], rows)]
+
+
+def flop_bounds(rows: Sequence[Row]) -> dict[tuple[int, str], str]:
+    """Return which figures of ``flops`` are less than what there is, as a table has them."""
+    return {
+        (place, "flops"): AT_LEAST
+        for place, row in enumerate(rows)
+        if row.facts.flops is not None and not row.facts.has_all_flops
+    }
