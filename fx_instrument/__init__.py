@@ -1,11 +1,18 @@
 """Time every node of a PyTorch model's own forward pass, as compiled Python."""
 
 from .errors import (
+    BudgetError,
     CaptureError,
+    DamagedFileError,
     EmptyRecordingError,
+    FileAccessError,
+    ForeignFileError,
     FxInstrumentError,
+    MergeError,
+    NewerFileError,
     NoSuchModuleError,
     NotAModuleError,
+    NotComparableError,
     ProfileError,
     RunsNotKeptError,
 )
@@ -14,20 +21,27 @@ from .insertion import TimestampPass
 from .module import instrument, pause, paused, report, reset, resume, summary
 from .profiling import profile
 from .recording import ClosedFrame, InnerRow, NodeRow, Recording, VariantInfo
-from .report import Report, Row
+from .report import Report, Row, load
 from .slowdown import Slowdown, slowdown
 from .table import Table
 from .version import __version__
 
 __all__ = [
+    "BudgetError",
     "CaptureError",
     "ClosedFrame",
+    "DamagedFileError",
     "EmptyRecordingError",
+    "FileAccessError",
+    "ForeignFileError",
     "FxInstrumentError",
     "InnerRow",
+    "MergeError",
+    "NewerFileError",
     "NoSuchModuleError",
     "NodeRow",
     "NotAModuleError",
+    "NotComparableError",
     "ProfileError",
     "Recording",
     "Report",
@@ -40,6 +54,7 @@ __all__ = [
     "VariantInfo",
     "__version__",
     "instrument",
+    "load",
     "pause",
     "paused",
     "profile",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from .head import clock_in_words, head_of
 from .row_table import summary_of, table_of
 from .rows import AbortedRuns, Row, Rows
+from .saving import read_recording, write_recording
 from .table import Table
 
-__all__ = ["NO_RUNS", "AbortedRuns", "Report", "Row"]
+__all__ = ["NO_RUNS", "AbortedRuns", "Report", "Row", "load"]
 
 NO_RUNS = "No run has been recorded yet: call the module, then ask for its summary."
 
@@ -106,8 +108,38 @@ class Report(Rows):
         """
         return summary_of(self, should_sort, top=top, tablefmt=tablefmt)
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all of this report to a file, whole or not at all; :func:`load` reads it.
+
+        :mod:`fx_instrument.saving` describes the format: JSON and numpy arrays in a ZIP archive.
+
+        Args:
+            path: of the file, which may end in anything; a file that is there is replaced.
+
+        Raises:
+            FileAccessError: the file cannot be written.
+        """
+        write_recording(self.recording, path)
+
     def __repr__(self) -> str:
         return f"<Report: {len(self.recording.rows)} nodes, {self.num_runs} runs>"
 
     def __str__(self) -> str:
         return f"{self.head}\n\n{self.summary()}"
+
+
+def load(path: str | os.PathLike[str]) -> Report:
+    """Return the report that :meth:`Report.save` wrote to a file.
+
+    Neither the model nor its code is needed.
+
+    Args:
+        path: of the file, whatever its name ends in.
+
+    Raises:
+        FileAccessError: the file cannot be read.
+        ForeignFileError: it is none that ``save()`` writes.
+        DamagedFileError: it is cut off, or not what was written.
+        NewerFileError: a newer version of fx_instrument is needed to read it.
+    """
+    return Report(read_recording(path))

@@ -16,12 +16,14 @@ PACKAGE = Path(fx_instrument.__file__).parent
 LAYERS = (
     "version",
     "errors",
+    "whole_file",
     "clock",
     "sketch",
     "figures",
     "table",
     "facts",
     "recording",
+    "saving",
     "rows",
     "head",
     "row_table",
@@ -81,6 +83,7 @@ SHOWING = (
     "table",
     "facts",
     "recording",
+    "saving",
     "rows",
     "head",
     "row_table",
@@ -141,7 +144,7 @@ def test_only_the_command_line_imports_torchvision(module: str) -> None:
 def test_what_shows_figures_knows_nothing_of_torch(module: str) -> None:
     siblings, others = imports_of(module)
     assert "torch" not in others
-    assert siblings <= {"errors", "clock", *SHOWING}
+    assert siblings <= {"version", "errors", "whole_file", "clock", *SHOWING}
 
 
 @pytest.mark.parametrize("module", CAPTURING)
