@@ -20,8 +20,8 @@ from .facts import RowFacts
 from .insertion import TimestampPass
 from .module import instrument, pause, paused, report, reset, resume, summary
 from .profiling import profile
-from .recording import ClosedFrame, InnerRow, NodeRow, Recording, VariantInfo
-from .report import Report, Row, load
+from .recording import ClosedFrame, InnerRow, NodeRow, Part, Recording, VariantInfo
+from .report import Report, Row, load, merge
 from .slowdown import Slowdown, slowdown
 from .table import Table
 from .version import __version__
@@ -42,6 +42,7 @@ __all__ = [
     "NodeRow",
     "NotAModuleError",
     "NotComparableError",
+    "Part",
     "ProfileError",
     "Recording",
     "Report",
@@ -55,6 +56,7 @@ __all__ = [
     "__version__",
     "instrument",
     "load",
+    "merge",
     "pause",
     "paused",
     "profile",

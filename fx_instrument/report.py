@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from .head import clock_in_words, head_of
+from .merging import merged_recording
 from .row_table import summary_of, table_of
 from .rows import AbortedRuns, Row, Rows
 from .saving import read_recording, write_recording
 from .table import Table
 
-__all__ = ["NO_RUNS", "AbortedRuns", "Report", "Row", "load"]
+__all__ = ["NO_RUNS", "AbortedRuns", "Report", "Row", "load", "merge"]
 
 NO_RUNS = "No run has been recorded yet: call the module, then ask for its summary."
 
@@ -75,6 +76,7 @@ class Report(Rows):
         how they are made, and from which source. ``calls`` is in all runs. ``cumulative`` is the
         share of the rows up to this one, each with its self time, in the order of the table.
         ``outliers`` is how many runs were far slower than the rest; they are in all other figures.
+        ``spread`` is how far the parts of a merged report are apart; see :attr:`spread`.
         ``cores`` is the time of the process over that of the wall, where both were read. ``note``
         says ``limit`` for a row at the limit of measurement, and ``tie`` for one whose interval of
         the mean (or of the median, if sorted by that) overlaps with that of the next.
@@ -143,3 +145,29 @@ def load(path: str | os.PathLike[str]) -> Report:
         NewerFileError: a newer version of fx_instrument is needed to read it.
     """
     return Report(read_recording(path))
+
+
+def merge(reports: Iterable[Report | str | os.PathLike[str]]) -> Report:
+    """Return one report of what several processes measured of the same model.
+
+    Rows with the same name, op, target and module are one row. All runs are kept, those of each
+    report in their order after those of the report before, as the clocks of two processes have
+    nothing to do with each other; sketches are added. Counts are added, and so are the runs that
+    raised and the runs of other methods. What differs between the environments is shown of all.
+
+    ``head`` tells how many reports there were, and :attr:`Report.spread` and the column ``spread``
+    of :meth:`Report.table` how far they are apart. :func:`fx_instrument.compare` takes each as one
+    sample, so that it knows of the difference between processes too.
+
+    Args:
+        reports: at least one, or paths of files that :meth:`Report.save` wrote. A merged report
+            counts as what it was merged from.
+
+    Raises:
+        MergeError: there is none, or they have no row in common, keep runs and sketches, were read
+            from different clocks, or are corrected in part.
+    """
+    recordings = [
+        item.recording if isinstance(item, Rows) else read_recording(item) for item in reports
+    ]
+    return Report(merged_recording(recordings))

@@ -56,7 +56,7 @@ import numpy.typing as npt
 
 from .errors import DamagedFileError, FileAccessError, ForeignFileError, NewerFileError
 from .facts import RowFacts
-from .recording import ClosedFrame, InnerRow, NodeRow, Recording, VariantInfo
+from .recording import ClosedFrame, InnerRow, NodeRow, Part, Recording, VariantInfo
 from .sketch import Sketch
 from .version import __version__
 from .whole_file import written_whole
@@ -70,7 +70,8 @@ _HEAD = "head.json"
 
 # The classes of which a recording holds tuples, by their name in a file.
 _RECORDS: dict[str, Any] = {
-    record.__name__: record for record in (NodeRow, InnerRow, VariantInfo, ClosedFrame, RowFacts)
+    record.__name__: record
+    for record in (NodeRow, InnerRow, Part, VariantInfo, ClosedFrame, RowFacts)
 }
 
 # Of an array that is written or read, so many values are worked on at a time.
@@ -350,6 +351,8 @@ def _check(recording: Recording) -> None:
     for place, (_, parent, runs, ns, *_) in enumerate(recording.inner):
         fits = fits and 0 <= parent < num_rows + place and runs.shape == ns.shape
         fits = fits and runs.min(initial=0) >= 0 and runs.max(initial=-1) < num_runs
+    for part in recording.parts:
+        fits = fits and len(part.mean_ns) == num_rows + len(recording.inner)
     if not fits:
         raise ValueError("its rows and its readings do not fit each other")
 
