@@ -1,5 +1,6 @@
 """Time every node of a PyTorch model's own forward pass, as compiled Python."""
 
+from .comparing import Comparison, Difference, RowComparison, compare
 from .errors import (
     BudgetError,
     CaptureError,
@@ -30,7 +31,9 @@ __all__ = [
     "BudgetError",
     "CaptureError",
     "ClosedFrame",
+    "Comparison",
     "DamagedFileError",
+    "Difference",
     "EmptyRecordingError",
     "FileAccessError",
     "ForeignFileError",
@@ -47,6 +50,7 @@ __all__ = [
     "Recording",
     "Report",
     "Row",
+    "RowComparison",
     "RowFacts",
     "RunsNotKeptError",
     "Slowdown",
@@ -54,6 +58,7 @@ __all__ = [
     "TimestampPass",
     "VariantInfo",
     "__version__",
+    "compare",
     "instrument",
     "load",
     "merge",

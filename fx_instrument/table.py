@@ -10,13 +10,25 @@ from typing import Any
 
 from tabulate import tabulate
 
-__all__ = ["MANY", "UNKNOWN", "Table", "counted", "text_of_columns", "texts_of_floats", "time_text"]
+__all__ = [
+    "ABSENT",
+    "MANY",
+    "UNKNOWN",
+    "Table",
+    "counted",
+    "text_of_columns",
+    "texts_of_floats",
+    "time_text",
+]
 
 # In ns, with the figures after the point that are shown.
 _UNITS = {"s": (1e9, 4), "ms": (1e6, 4), "us": (1e3, 3), "ns": (1.0, 1)}
 
 
 UNKNOWN = "unknown"
+
+# What there is not, other than what is not known.
+ABSENT = ""
 
 # Many rows, for each of which tabulate takes about as long as a hundred calls of a function.
 MANY = 1000
@@ -116,7 +128,7 @@ class Table:
         columns: the keys of the columns. Those that begin as the keys of ``times`` do hold ns.
         headers: what stands above each of them in text.
         times: the columns whose figures are times in ns, or pairs of them.
-        rows: the values of each row; None where one is not known.
+        rows: the values of each row; None where one is not known, ``ABSENT`` where there is none.
         depths: how deep each row is within others.
         notes: lines that stand below.
     """
@@ -129,8 +141,14 @@ class Table:
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> list[dict[str, Any]]:
-        """Return a dict by column for each row, times in ns, None for what is not known."""
-        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+        """Return a dict by column for each row, times in ns, None for what is not known or not."""
+        return [
+            {
+                column: None if column in self.times and value == ABSENT else value
+                for column, value in zip(self.columns, row, strict=True)
+            }
+            for row in self.rows
+        ]
 
     def text(self, tablefmt: str = "simple") -> str:
         """Return the table as text, times in one unit that suits them, and the notes below it.
@@ -147,7 +165,7 @@ class Table:
             self._cells(column, values, unit)
             for column, values in zip(self.columns, zip(*self.rows, strict=True), strict=False)
         ]
-        is_text = [column in ("op", "name", "note") for column in self.columns]
+        is_text = [column in ("op", "name", "note", "verdict") for column in self.columns]
         table = text_of_columns(columns, headers, is_text, tablefmt)
         return "\n".join([table, *(["", *self.notes] if self.notes else [])])
 
@@ -159,7 +177,7 @@ class Table:
             for index, column in enumerate(self.columns)
             if column in self.times and place in (None, index)
             for value in (row[index] for row in self.rows)
-            if value is not None and not isinstance(value, tuple)
+            if value not in (None, ABSENT) and not isinstance(value, tuple)
         ]
         return unit_for(max(times, default=0.0))
 
@@ -172,13 +190,22 @@ class Table:
             return [
                 UNKNOWN
                 if value is None
+                else ABSENT
+                if value == ABSENT
                 else f"{value[0] / size:.{decimals}f} to {value[1] / size:.{decimals}f}"
                 if type(value) is tuple
                 else f"{value / size:.{decimals}f}"
                 for value in values
             ]
         return [
-            UNKNOWN if v is None else f"{v:.2f}" if isinstance(v, float) else str(v) for v in values
+            UNKNOWN
+            if v is None
+            else f"{v:.{2 if column != 'p_value' else 4}f}"
+            if isinstance(v, float)
+            else " to ".join(f"{end:.2f}" for end in v)
+            if isinstance(v, tuple)
+            else str(v)
+            for v in values
         ]
 
     def __str__(self) -> str:
