@@ -16,27 +16,49 @@ def pairs_of_rows(
 
     Rows with the same key are paired in their order, by one key after the other: name, module and
     call site; name and module; name alone, as the module of a row is lost where a graph is made of
-    the whole model; module and target; and for a call of a module its path alone.
+    the whole model; module and target; for a call of a module its path alone; and for what follows
+    the same row, its target, in place or not, as ``x += y`` is an addition in some graphs.
 
     Returns:
         The pairs in the order of ``after``; rows that are only in ``before`` stand after the one
         that they follow there.
     """
     partners: dict[int, int] = {}
-    left_before, left_after = [*range(len(before))], [*range(len(after))]
     for key in (_site, _name_in_module, _name, _target_in_module, _called_module):
-        waiting: dict[Hashable, list[int]] = {}
-        for index in reversed(left_before):
-            waiting.setdefault(key(before[index]), []).append(index)
-        waiting.pop(None, None)
-        for index in left_after:
-            same = waiting.get(key(after[index]))
-            if same:
-                partners[same.pop()] = index
-        taken = {*partners.values()}
-        left_before = [index for index in left_before if index not in partners]
-        left_after = [index for index in left_after if index not in taken]
+        _pair([*map(key, before)], [*map(key, after)], partners)
+    old_of_new = {new: old for old, new in partners.items()}
+    _pair(
+        _targets_after(before, {old: old for old in partners}),
+        _targets_after(after, old_of_new),
+        partners,
+    )
     return _in_order(before, after, partners)
+
+
+def _pair(before: Sequence[Hashable], after: Sequence[Hashable], partners: dict[int, int]) -> None:
+    """Add to ``partners`` the rows, of those that have none, with the same key that is not None."""
+    taken = {*partners.values()}
+    waiting: dict[Hashable, list[int]] = {}
+    for index in reversed(range(len(before))):
+        if index not in partners and before[index] is not None:
+            waiting.setdefault(before[index], []).append(index)
+    for index, key in enumerate(after):
+        if index not in taken and waiting.get(key):
+            partners[waiting[key].pop()] = index
+
+
+def _targets_after(rows: Sequence[Row], known: dict[int, int]) -> list[Hashable]:
+    """Return for each row what it calls, in place or not, and after which of ``known`` it stands.
+
+    Args:
+        known: the number of some rows, by their index.
+    """
+    keys = []
+    last = -1
+    for index, row in enumerate(rows):
+        last = known.get(index, last)
+        keys.append((last, row.op, row.target.replace("_operator.i", "_operator.")))
+    return [*keys]
 
 
 def _site(row: Row) -> Hashable:
