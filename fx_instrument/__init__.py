@@ -25,11 +25,13 @@ from .recording import ClosedFrame, InnerRow, NodeRow, Part, Recording, VariantI
 from .report import Report, Row, load, merge
 from .slowdown import Slowdown, slowdown
 from .table import Table
+from .time_budget import CheckedLimit
 from .version import __version__
 
 __all__ = [
     "BudgetError",
     "CaptureError",
+    "CheckedLimit",
     "ClosedFrame",
     "Comparison",
     "DamagedFileError",

@@ -11,6 +11,7 @@ from .row_table import summary_of, table_of
 from .rows import AbortedRuns, Row, Rows
 from .saving import read_recording, write_recording
 from .table import Table
+from .time_budget import assert_budget
 
 __all__ = ["NO_RUNS", "AbortedRuns", "Report", "Row", "load", "merge"]
 
@@ -109,6 +110,53 @@ class Report(Rows):
             ValueError: ``top`` is negative.
         """
         return summary_of(self, should_sort, top=top, tablefmt=tablefmt)
+
+    def assert_budget(
+        self,
+        pattern: str,
+        *,
+        mean_ms: float | None = None,
+        median_ms: float | None = None,
+        p95_ms: float | None = None,
+        p99_ms: float | None = None,
+        max_ms: float | None = None,
+        percent: float | None = None,
+    ) -> None:
+        """Raise if a module takes more time than it may.
+
+        What a module takes in a run is the sum of all rows in it and below it, no time counted
+        twice; its figures are of the runs that it was part of. A figure that is not known, as the
+        quantiles of several rows of a sketch, is not within any limit.
+
+        Args:
+            pattern: of the paths of modules, as in ``fnmatch``, where ``*`` stands for dots too. A
+                module counts by itself, with all that is below it: ``layer3.*`` stands for
+                ``layer3.0`` and ``layer3.1``, each of which may take the limit, and not once more
+                for ``layer3.0.conv1``. The path of the root is empty: ``""`` is the whole run, as
+                is ``"*"``, which fits the root and thus all that is below it.
+            mean_ms: how much the mean may be at most, in ms.
+            median_ms: the same for the median.
+            p95_ms: the same for the 0.95 quantile.
+            p99_ms: the same for the 0.99 quantile.
+            max_ms: the same for the slowest run.
+            percent: the same for the share in the time of all runs.
+
+        Raises:
+            BudgetError: a limit does not hold, or what is measured is not known. Its text is a
+                table of such limits.
+            NoSuchModuleError: the pattern fits no module that took part in a run.
+            EmptyRecordingError: only other methods than the forward have run; each of ``methods``
+                has a budget of its own.
+            ValueError: there is no limit, or one is no number from 0.
+        """
+        limits_ms = {
+            "mean": mean_ms,
+            "median": median_ms,
+            "p95": p95_ms,
+            "p99": p99_ms,
+            "max": max_ms,
+        }
+        assert_budget(self, pattern, limits_ms, percent)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all of this report to a file, whole or not at all; :func:`load` reads it.
