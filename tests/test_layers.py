@@ -76,6 +76,8 @@ LAYERS = (
     "profiling",
     "slowdown",
     "__init__",
+    "command_line",
+    "cli_files",
     "cli",
     "__main__",
 )
