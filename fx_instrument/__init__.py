@@ -1,15 +1,23 @@
 """Time every node of a PyTorch model's own forward pass, as compiled Python."""
 
+from .comparing import Comparison, Difference, RowComparison, compare
 from .errors import (
     ArgumentsNotKnownError,
+    BudgetError,
     CaptureError,
+    DamagedFileError,
     EmptyRecordingError,
     ExportError,
+    FileAccessError,
+    ForeignFileError,
     FxInstrumentError,
+    MergeError,
     MissingExtraError,
+    NewerFileError,
     NoSuchModuleError,
     NoSuchRowError,
     NotAModuleError,
+    NotComparableError,
     ProfileError,
     RunsNotKeptError,
 )
@@ -18,30 +26,43 @@ from .insertion import TimestampPass
 from .machine import Machine, machine
 from .module import annotate, instrument, pause, paused, report, reset, resume, summary
 from .profiling import profile
-from .recording import ClosedFrame, InnerRow, NodeRow, Recording, VariantInfo
-from .report import Report, Row
+from .recording import ClosedFrame, InnerRow, NodeRow, Part, Recording, VariantInfo
+from .report import Report, Row, load, merge
 from .slowdown import Slowdown, slowdown
 from .table import Table
+from .time_budget import CheckedLimit
 from .version import __version__
 
 __all__ = [
     "ArgumentsNotKnownError",
+    "BudgetError",
     "CaptureError",
+    "CheckedLimit",
     "ClosedFrame",
+    "Comparison",
+    "DamagedFileError",
+    "Difference",
     "EmptyRecordingError",
     "ExportError",
+    "FileAccessError",
+    "ForeignFileError",
     "FxInstrumentError",
     "InnerRow",
     "Machine",
+    "MergeError",
     "MissingExtraError",
+    "NewerFileError",
     "NoSuchModuleError",
     "NoSuchRowError",
     "NodeRow",
     "NotAModuleError",
+    "NotComparableError",
+    "Part",
     "ProfileError",
     "Recording",
     "Report",
     "Row",
+    "RowComparison",
     "RowFacts",
     "RunsNotKeptError",
     "Slowdown",
@@ -50,8 +71,11 @@ __all__ = [
     "VariantInfo",
     "__version__",
     "annotate",
+    "compare",
     "instrument",
+    "load",
     "machine",
+    "merge",
     "pause",
     "paused",
     "profile",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import importlib
 import importlib.util
 import inspect
@@ -16,33 +15,40 @@ import json
 import operator
 import os
 import secrets
-import shutil
 import sys
-import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
-from tabulate import tabulate_formats
 from torch import nn
 
 from . import FxInstrumentError, Report, Slowdown, instrument, report, reset, slowdown
+from .cli_files import FILE_COMMANDS
+from .command_line import (
+    FAILURE,
+    INTERRUPTED,
+    PROG,
+    WRONG_USAGE,
+    CommandError,
+    Parser,
+    check_output,
+    did_you_mean,
+    discard_standard_output,
+    print_text,
+    table_format,
+    whole_number,
+    write_whole,
+)
 from .table import counted
 from .version import __version__
 
 __all__ = ["main"]
-
-PROG = "fx-instrument"
-
-FAILURE = 1
-WRONG_USAGE = 2
-INTERRUPTED = 130
 
 MAX_THREADS = 1024
 
@@ -91,23 +97,16 @@ examples:
   fx-instrument package.module:build --input 2,16:int64 --input 2,16:bool
   fx-instrument --no-sort --format github --output resnet18.md
 
+saved reports:
+  fx-instrument show FILE             print a report that was saved
+  fx-instrument compare BEFORE AFTER  print what has changed between two
+  fx-instrument check FILE            fail where modules take too long
+  Each has a --help of its own.
+
 exit status:
   0 all went well, 1 the model failed or the table could not be written,
   2 wrong usage, 130 interrupted
 """
-
-
-class CommandError(Exception):
-    """A failure that is told in one or two lines.
-
-    Args:
-        message: what is wrong and, where it is known, what to do.
-        exit_status: of the command: ``FAILURE`` or ``WRONG_USAGE``.
-    """
-
-    def __init__(self, message: str, exit_status: int) -> None:
-        super().__init__(message)
-        self.exit_status = exit_status
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -117,12 +116,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments after the command's name; those of the process by default.
 
     Returns:
-        0; 1 where the model or the writing of the table failed; 2 for wrong usage; 130 when
-        interrupted.
+        0; 1 where the model, a file or the writing of the table failed; 2 for wrong usage; 3 where
+        a limit is broken; 130 when interrupted.
     """
     args = argparse.Namespace(verbose=False)
+    argv = sys.argv[1:] if argv is None else argv
     try:
         try:
+            # No torchvision model has such a name; a file of that name is ./show, say.
+            if argv and argv[0] in FILE_COMMANDS:
+                return FILE_COMMANDS[argv[0]](argv[1:], args)
             make_parser().parse_args(argv, args)
             run(args)
         finally:
@@ -253,13 +256,6 @@ TORCHVISION_INPUTS = {
 }
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser that tells wrong usage in two lines, without the whole usage text."""
-
-    def error(self, message: str) -> NoReturn:
-        raise CommandError(f"{message}\nsee {PROG} --help", WRONG_USAGE)
-
-
 def make_parser() -> Parser:
     parser = Parser(
         prog=PROG,
@@ -366,22 +362,6 @@ def make_parser() -> Parser:
     return parser
 
 
-def whole_number(low: int, high: int | None = None) -> Callable[[str], int]:
-    """Return an argument type for whole numbers from ``low`` to ``high``, both included."""
-    bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
-
-    def parse(text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            number = low - 1
-        if number < low or (high is not None and number > high):
-            raise argparse.ArgumentTypeError(f"expected a whole number {bounds}, got {text!r}")
-        return number
-
-    return parse
-
-
 def json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
@@ -392,19 +372,6 @@ def json_object(text: str) -> dict[str, Any]:
             f"""expected a JSON object, as '{{"num_classes": 10}}', got {text!r}"""
         )
     return value
-
-
-def table_format(text: str) -> str:
-    if text not in tabulate_formats:
-        raise argparse.ArgumentTypeError(
-            f"tabulate has no format {text!r}{did_you_mean(text, tabulate_formats)}"
-        )
-    return text
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    matches = difflib.get_close_matches(name, known)
-    return f"; did you mean {', '.join(matches)}?" if matches else ""
 
 
 @dataclass(frozen=True)
@@ -705,65 +672,3 @@ class ProgressBar:
         filled = self.WIDTH * num_done // self.num_runs
         bar = "#" * filled + "-" * (self.WIDTH - filled)
         return f"[{bar}] {num_done} of {self.num_runs} runs"
-
-
-def print_text(text: str) -> None:
-    """Print, with a question mark for what the encoding of standard output does not have."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    print(text.encode(encoding, "replace").decode(encoding), end="")
-
-
-def discard_standard_output() -> None:
-    """Keep the interpreter from failing once more on its last flush of standard output."""
-    with open(os.devnull, "w") as devnull:
-        os.dup2(devnull.fileno(), sys.stdout.fileno())
-
-
-def check_output(path: Path, target: Path) -> None:
-    """See before the model is run that a file can be written.
-
-    Args:
-        path: as it was given.
-        target: where it leads to.
-
-    Raises:
-        CommandError: it cannot.
-    """
-    try:
-        if target.exists():
-            if not target.is_file():
-                raise CommandError(
-                    f"cannot write {str(path)!r}: it is not a regular file", WRONG_USAGE
-                )
-            target.open("r+b").close()
-        tempfile.TemporaryFile(dir=target.parent).close()
-    except OSError as error:
-        raise CommandError(f"cannot write {str(path)!r}: {error.strerror}", WRONG_USAGE) from error
-
-
-def write_whole(path: Path, target: Path, text: str) -> None:
-    """Write a file such that it holds the whole text or is what it was.
-
-    The permissions of a file that is replaced are kept.
-
-    Args:
-        path: as it was given.
-        target: where it leads to.
-        text: what the file is to hold.
-
-    Raises:
-        CommandError: it cannot be written.
-    """
-    temporary = target.with_name(f".{PROG}-{secrets.token_hex(8)}")
-    try:
-        with open(temporary, "x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        if target.exists():
-            shutil.copymode(target, temporary)
-        os.replace(temporary, target)
-    except OSError as error:
-        raise CommandError(f"cannot write {str(path)!r}: {error.strerror}", FAILURE) from error
-    finally:
-        temporary.unlink(missing_ok=True)

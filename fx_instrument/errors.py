@@ -10,14 +10,21 @@ from typing import Any
 
 __all__ = [
     "ArgumentsNotKnownError",
+    "BudgetError",
     "CaptureError",
+    "DamagedFileError",
     "EmptyRecordingError",
     "ExportError",
+    "FileAccessError",
+    "ForeignFileError",
     "FxInstrumentError",
+    "MergeError",
     "MissingExtraError",
+    "NewerFileError",
     "NoSuchModuleError",
     "NoSuchRowError",
     "NotAModuleError",
+    "NotComparableError",
     "ProfileError",
     "RunsNotKeptError",
 ]
@@ -49,7 +56,10 @@ class CaptureError(FxInstrumentError, RuntimeError):
 
 
 class NoSuchModuleError(FxInstrumentError, LookupError):
-    """A name or class in ``leaf=``, ``inline=`` or ``only=`` fits no module of the model."""
+    """A name, class or pattern fits no module of the model.
+
+    As in ``leaf=``, ``inline=`` or ``only=``, or in ``assert_budget()``.
+    """
 
 
 class ProfileError(FxInstrumentError, RuntimeError):
@@ -78,3 +88,43 @@ class NoSuchRowError(FxInstrumentError, LookupError):
 
 class MissingExtraError(FxInstrumentError, ImportError):
     """A package that only some results need is not installed."""
+
+
+class FileAccessError(FxInstrumentError, OSError):
+    """A file could not be opened, read or written."""
+
+
+class ForeignFileError(FxInstrumentError, ValueError):
+    """A file is none that ``report.save()`` writes."""
+
+
+class DamagedFileError(FxInstrumentError, ValueError):
+    """A file that ``report.save()`` wrote is cut off, or not what it was."""
+
+
+class NewerFileError(FxInstrumentError, ValueError):
+    """A file holds what only a newer fx_instrument knows."""
+
+
+class MergeError(FxInstrumentError, ValueError):
+    """Reports were to be merged that are not of one model, one clock and one way to keep runs."""
+
+
+class NotComparableError(FxInstrumentError, ValueError):
+    """Reports were to be compared whose times mean different things, or are too few to tell."""
+
+
+class BudgetError(FxInstrumentError, AssertionError):
+    """Modules take more time than they may, or it is not known how much they take.
+
+    Attributes:
+        broken: the limits that do not hold: a tuple of
+            :class:`~fx_instrument.time_budget.CheckedLimit`.
+    """
+
+    def __init__(self, message: str, broken: Any) -> None:
+        super().__init__(message, broken)
+        self.broken = broken
+
+    def __str__(self) -> str:
+        return str(self.args[0])

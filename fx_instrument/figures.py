@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from .sketch import Sketch
 
-__all__ = ["FIGURES", "figures_of_runs", "figures_of_sketch", "num_warmup_runs"]
+__all__ = ["FIGURES", "batch_means", "figures_of_runs", "figures_of_sketch", "num_warmup_runs"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -91,7 +91,7 @@ def figures_of_runs(values_ns: Ints) -> npt.NDArray[np.void]:
         found["std"] = np.sqrt(
             np.einsum("ij,ij->i", deviations, deviations) / (num_runs - 1), dtype=np.float64
         )
-        half = _half_width(values_ns, num_runs)
+        half = _half_width(values_ns)
         # Nothing takes less than no time; what a correction has made of it may.
         lowest = np.minimum(found["min"], 0)
         found["mean_low"] = np.maximum(found["mean"] - half, lowest)
@@ -99,7 +99,7 @@ def figures_of_runs(values_ns: Ints) -> npt.NDArray[np.void]:
     if num_runs >= _MIN_FOR_MEDIAN:
         is_below = (values_ns < found["median"][:, None]).astype(np.float64)
         is_below += 0.5 * (values_ns == found["median"][:, None])
-        spread = np.maximum(_half_width(is_below, num_runs), 0.5 * _NORMAL / np.sqrt(num_runs))
+        spread = np.maximum(_half_width(is_below), 0.5 * _NORMAL / np.sqrt(num_runs))
         first = np.floor(num_runs * (0.5 - spread)).astype(np.intp) - 1
         last = np.ceil(num_runs * (0.5 + spread)).astype(np.intp)
         rows = np.arange(num_rows)
@@ -115,11 +115,27 @@ def _quantile(ordered: Ints, fraction: float) -> Floats:
     return np.asarray(below + (above - below) * (rank - np.floor(rank)), np.float64)
 
 
-def _half_width(values: Ints | Floats, num_runs: int) -> Floats:
-    """Return half the 95 % interval of the mean of each row, by batch means."""
+def batch_means(values: Ints | Floats) -> Floats:
+    """Return the means of 5 batches of the runs, which are nearly independent.
+
+    Args:
+        values: shape ``(num_rows, num_runs)``, in the order of the runs.
+
+    Returns:
+        Shape ``(num_rows, num_batches)``: of fewer than 5 runs, one of each.
+    """
+    num_runs = values.shape[1]
     num_batches = min(num_runs, NUM_BATCHES)
+    if num_batches == 0:
+        return np.empty((len(values), 0))
     edges = num_runs * np.arange(num_batches + 1) // num_batches
-    means = np.add.reduceat(values, edges[:-1], axis=1) / np.diff(edges)
+    return np.asarray(np.add.reduceat(values, edges[:-1], axis=1) / np.diff(edges), np.float64)
+
+
+def _half_width(values: Ints | Floats) -> Floats:
+    """Return half the 95 % interval of the mean of each row, by batch means."""
+    means = batch_means(values)
+    num_batches = means.shape[1]
     return np.asarray(
         _STUDENT[num_batches - 1] * means.std(axis=1, ddof=1) / np.sqrt(num_batches), np.float64
     )

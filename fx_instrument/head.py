@@ -63,6 +63,8 @@ def _runs_in_words(measured: Rows) -> str:
         words.append(f"{measured.aborted} raised an exception")
     if recording.num_lost:
         words.append(f"{recording.num_lost} lost for want of memory")
+    if recording.parts:
+        words.append(f"merged from {counted(len(recording.parts), 'report')}{_apart(measured)}")
     return ", ".join(words)
 
 
@@ -82,6 +84,15 @@ def _percent_text(fraction: float) -> str:
     return UNKNOWN if math.isnan(fraction) else f"{100 * fraction:.2f} %"
 
 
+def _apart(measured: Rows) -> str:
+    """Return how far the parts of a merged report are apart, in words; empty if not known."""
+    means_ns = [part.mean_run_ns for part in measured.recording.parts if part.num_runs]
+    if len(means_ns) < 2 or not measured.all_runs_ns:
+        return ""
+    mean_ns = measured.all_runs_ns / measured.num_runs
+    return f" whose mean totals spread over {100 * (max(means_ns) - min(means_ns)) / mean_ns:.1f} %"
+
+
 def clock_in_words(measured: Rows) -> str:
     """Which clock was read, what a reading costs, its resolution, and what share that is."""
     recording = measured.recording
@@ -95,7 +106,8 @@ def clock_in_words(measured: Rows) -> str:
     elif not math.isnan(measured.clock_fraction):
         share = f"readings are {100 * measured.clock_fraction:.2g} % of the time"
         budget = recording.environment.get("budget")
-        if budget is not None and measured.clock_fraction > budget:
+        # Text where those of merged reports differ.
+        if isinstance(budget, (int, float)) and measured.clock_fraction > budget:
             share = f"{share}, over the budget of {100 * budget:g} %"
         words.append(share)
     return ", ".join(words)

@@ -23,6 +23,7 @@ __all__ = [
     "ClosedFrame",
     "InnerRow",
     "NodeRow",
+    "Part",
     "Recording",
     "SketchedRecordings",
     "VariantInfo",
@@ -155,6 +156,23 @@ class VariantInfo(NamedTuple):
     lines: tuple[tuple[str, str, int], ...] = ()
 
 
+class Part(NamedTuple):
+    """One of the recordings that were merged to one, each of a process of its own.
+
+    Attributes:
+        num_runs: how many runs of the forward it has.
+        mean_ns: ``float64``, shape ``(num_rows,)``: the mean time of each of ``Recording.rows``,
+            then of each of ``Recording.inner``, over the runs that it was part of; nan for none.
+        mean_run_ns: the mean time of a run; nan if there are none.
+        environment: facts on where it was measured.
+    """
+
+    num_runs: int
+    mean_ns: npt.NDArray[np.float64]
+    mean_run_ns: float
+    environment: Mapping[str, Any]
+
+
 @dataclass(frozen=True)
 class Recording:
     """The readings of the runs of one model.
@@ -185,6 +203,7 @@ class Recording:
         resolution_ns: the smallest step that the clock was seen to make, in nanoseconds.
         second: the same runs by a second clock, where two were read at once.
         environment: facts on where this was measured.
+        parts: what it was merged from, in the order of the runs; empty if it was not merged.
     """
 
     rows: tuple[NodeRow, ...]
@@ -207,6 +226,7 @@ class Recording:
     methods: Mapping[str, Recording] = field(default_factory=dict)
     second: Recording | None = None
     inputs: tuple[tuple[int, ...], ...] = ()
+    parts: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
         self.readings_ns.setflags(write=False)
@@ -261,7 +281,7 @@ class Recording:
         return self.readings_ns[:, place + 1] - self.readings_ns[:, place]
 
     def from_run(self, start: int) -> Recording:
-        """Return this without the first ``start`` runs."""
+        """Return this without the first ``start`` runs, and without its parts if there are any."""
         if start == 0:
             return self
         inner = []
@@ -280,6 +300,7 @@ class Recording:
             has_run=self.has_run[start:],
             inner=tuple(inner),
             second=second,
+            parts=(),
         )
 
 
@@ -324,14 +345,16 @@ def every_run(num_runs: int, num_rows: int) -> npt.NDArray[np.bool_]:
     return np.broadcast_to(np.True_, (num_runs, num_rows))
 
 
-def merge(recordings: Sequence[Recording]) -> Recording:
+def merge(recordings: Sequence[Recording], *, is_in_turn: bool = False) -> Recording:
     """Join recordings of the same model that were made with different graphs.
 
     Rows with the same name, op, target and module are one row, provided that the order of the
-    rows of every graph can be kept. Runs are ordered by their first reading.
+    rows of every graph can be kept.
 
     Args:
         recordings: at least one; all of them or none are sketches.
+        is_in_turn: the runs of each follow those of the one before, as where their clocks have
+            nothing to do with each other. Runs are ordered by their first reading otherwise.
     """
     if len(recordings) == 1:
         return recordings[0]
@@ -345,7 +368,7 @@ def merge(recordings: Sequence[Recording]) -> Recording:
     by_row = np.zeros((len(rows), num_runs), dtype=np.int64)
     has_run = np.zeros((len(rows), num_runs), dtype=np.bool_)
     first_ns = np.concatenate([recording.readings_ns[:, 0] for recording in recordings])
-    order = np.argsort(first_ns, kind="stable")
+    order = np.arange(num_runs) if is_in_turn else np.argsort(first_ns, kind="stable")
     rank = np.argsort(order, kind="stable")
     inner = _MergedRows(len(rows))
     start = 0
@@ -366,7 +389,7 @@ def merge(recordings: Sequence[Recording]) -> Recording:
     merged = Recording(
         rows=tuple(rows),
         readings_ns=readings_ns[:, order].T,
-        has_run=has_run[:, order].T,
+        has_run=every_run(num_runs, len(rows)) if has_run.all() else has_run[:, order].T,
         inner=inner.finish(),
         facts=_facts_of(facts),
         inputs=_joined_inputs(recordings, places, len(rows)),
@@ -374,6 +397,13 @@ def merge(recordings: Sequence[Recording]) -> Recording:
         clock_ns=recordings[-1].clock_ns,
         environment=recordings[-1].environment,
     )
+    num_rows = len(rows) + len(merged.inner)
+    parts = [
+        _moved(part, [*columns, *below], num_rows)
+        for recording, columns, below in zip(recordings, places, columns_of_inner, strict=True)
+        for part in recording.parts
+    ]
+    merged = replace(merged, parts=tuple(parts))
     if recordings[0].sketch is None:
         return merged
     sketch = Sketch(len(rows) + 1 + len(merged.inner))
@@ -394,6 +424,13 @@ def _joined_inputs(
         for column, taken in zip(columns, recording.inputs, strict=True):
             joined[column].update(columns[index] for index in taken)
     return tuple(tuple(sorted(taken)) for taken in joined)
+
+
+def _moved(part: Part, places: Sequence[int], num_rows: int) -> Part:
+    """Return ``part`` with its rows at ``places`` of so many."""
+    mean_ns = np.full(num_rows, np.nan)
+    mean_ns[[*places]] = part.mean_ns
+    return part._replace(mean_ns=mean_ns)
 
 
 def _facts_of(known: Mapping[int, Sequence[RowFacts]]) -> tuple[RowFacts, ...]:

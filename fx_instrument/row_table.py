@@ -39,6 +39,7 @@ TABLE_COLUMNS = {
     "percent": "%",
     "cumulative": "Cum. %",
     "outliers": "Outliers",
+    "spread": "Spread %",
     "cores": "Cores",
     "note": "Note",
 }
@@ -152,7 +153,11 @@ def _checked_columns(
         raise ValueError(f"top is the number of rows to show, from 0, got {top!r}")
     if isinstance(columns, str):
         raise ValueError(f"columns is a list of names, as [{columns!r}], got {columns!r}")
-    known = [key for key in _ALL_COLUMNS if key != "cores" or measured.recording.second]
+    lacking = {
+        "cores": not measured.recording.second,
+        "spread": not measured.recording.parts,
+    }
+    known = [key for key in _ALL_COLUMNS if not lacking.get(key)]
     if sort is not None and (sort not in _SORTABLE or sort not in known):
         names = ", ".join(key for key in known if key in _SORTABLE)
         raise ValueError(f"sort is one of {names}, got {sort!r}")
@@ -161,6 +166,10 @@ def _checked_columns(
         if key == "cores" and key not in known:
             raise ValueError(
                 'the column cores needs both clocks: instrument(model, clock=("wall", "process"))'
+            )
+        if key == "spread" and key not in known:
+            raise ValueError(
+                "the column spread needs several reports: fx_instrument.merge([before, after])"
             )
         if key not in _ALL_COLUMNS:
             raise ValueError(f"there is no column {key!r}; there are {', '.join(known)}")
@@ -178,6 +187,7 @@ def _columns_of_rows(measured: Rows) -> dict[str, list[Any]]:
             None if math.isnan(low) else (low, high) for low, high in pairs
         ]
     values["outliers"] = [None if value is None else int(value) for value in values["outliers"]]
+    values["spread"] = [*map(_known, measured.spread.tolist())]
     values["op"] = [row.op for row in measured.rows]
     values["name"] = [row.name for row in measured.rows]
     values["calls"] = [row.num_calls for row in measured.rows]

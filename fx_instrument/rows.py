@@ -421,6 +421,27 @@ class Rows:
         return type(self)(without_reading_cost(recording), choice=self.choice)
 
     @functools.cached_property
+    def spread(self) -> npt.NDArray[np.float64]:
+        """How far the parts of a merged report are apart, for each of ``rows``, in percent.
+
+        The largest of the parts' mean times less the smallest, over the mean of all runs: the
+        relative range (NIST/SEMATECH e-Handbook of Statistical Methods, section 1.3.5.6, names the
+        range). nan for a row that less than two parts have, so for all of a report that is not
+        merged. What ``corrected()`` takes off is taken to be alike in all parts. ``float64``, shape
+        ``(num_rows,)``.
+        """
+        if len(self.recording.parts) < 2:
+            return np.full(len(self.rows), np.nan)
+        means_ns = np.array([part.mean_ns for part in self.recording.parts])
+        means_ns = means_ns[:, [row.index for row in self.rows]]
+        is_known = np.count_nonzero(~np.isnan(means_ns), axis=0) >= 2
+        ranges_ns = np.fmax.reduce(means_ns) - np.fmin.reduce(means_ns)
+        all_ns = np.array([row.mean_ns for row in self.rows])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = np.where(ranges_ns == 0, 0.0, 100 * ranges_ns / all_ns)
+        return np.where(is_known, found, np.nan)
+
+    @functools.cached_property
     def figures(self) -> npt.NDArray[np.void]:
         """The statistics of each of ``rows``: a structured array of shape ``(num_rows,)``.
 

@@ -6,6 +6,7 @@ It knows of numpy alone.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ _NUM_BINS = 2 + int(math.log(10**14) / _LOG_OF_BASE)
 _HALF = 24
 
 _BLOCK = 256
+
+_BY_COLUMN = ("counts", "calls", "totals_ns", "mins_ns", "maxs_ns")
 
 
 class Sketch:
@@ -199,16 +202,40 @@ class Sketch:
         """
         places: Any = slice(None) if columns is None else columns
         copied = Sketch(self.num_columns if num_columns is None else num_columns)
-        for name in ("counts", "calls", "totals_ns", "mins_ns", "maxs_ns", "_histograms"):
+        for name in (*_BY_COLUMN, "_histograms"):
             getattr(copied, name)[places] = getattr(self, name)
         copied._squares[:, places] = self._squares
         return copied
 
+    def arrays(self) -> dict[str, Ints]:
+        """Return all that it holds, by name; not copied. See :meth:`of_arrays`."""
+        return {name: getattr(self, name) for name in (*_BY_COLUMN, "_squares", "_histograms")}
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, Ints]) -> Sketch:
+        """Return the sketch that holds what :meth:`arrays` gave, which it changes from then on.
+
+        Raises:
+            ValueError: an array is missing, or its shape does not fit the others.
+        """
+        sketch = cls(0)
+        num_columns = len(arrays["counts"]) if "counts" in arrays else 0
+        shapes = dict.fromkeys(_BY_COLUMN, (num_columns,)) | {
+            "_squares": (3, num_columns),
+            "_histograms": (num_columns, _NUM_BINS),
+        }
+        found = {name: (array.dtype, array.shape) for name, array in arrays.items()}
+        wanted = {name: (np.dtype(np.int64), shape) for name, shape in shapes.items()}
+        if found != wanted:
+            raise ValueError(f"a sketch needs the arrays {wanted}, got {found}")
+        for name, array in arrays.items():
+            setattr(sketch, name, array)
+        return sketch
+
     @property
     def num_bytes(self) -> int:
         """The memory that it takes."""
-        arrays = (self.counts, self.calls, self.totals_ns, self.mins_ns, self.maxs_ns)
-        return sum(a.nbytes for a in (*arrays, self._squares, self._histograms))
+        return sum(array.nbytes for array in self.arrays().values())
 
 
 def _parts_of_squares(values_ns: Ints) -> tuple[Ints, Ints, Ints]:

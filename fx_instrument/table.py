@@ -14,6 +14,7 @@ from tabulate import tabulate
 from .errors import MissingExtraError
 
 __all__ = [
+    "ABSENT",
     "MANY",
     "UNKNOWN",
     "Table",
@@ -30,6 +31,9 @@ _UNITS = {"s": (1e9, 4), "ms": (1e6, 4), "us": (1e3, 3), "ns": (1.0, 1)}
 
 
 UNKNOWN = "unknown"
+
+# What there is not, other than what is not known.
+ABSENT = ""
 
 # Many rows, for each of which tabulate takes about as long as a hundred calls of a function.
 MANY = 1000
@@ -166,7 +170,7 @@ class Table:
         columns: the keys of the columns. Those that begin as the keys of ``times`` do hold ns.
         headers: what stands above each of them in text.
         times: the columns whose figures are times in ns, or pairs of them.
-        rows: the values of each row; None where one is not known.
+        rows: the values of each row; None where one is not known, ``ABSENT`` where there is none.
         depths: how deep each row is within others.
         notes: lines that stand below.
         texts: the columns that hold text.
@@ -186,8 +190,14 @@ class Table:
     bounds: Mapping[tuple[int, str], str] = field(default_factory=dict, hash=False)
 
     def to_dict(self) -> list[dict[str, Any]]:
-        """Return a dict by column for each row, times in ns, None for what is not known."""
-        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+        """Return a dict by column for each row, times in ns, None for what is not known or not."""
+        return [
+            {
+                column: None if column in self.times and value == ABSENT else value
+                for column, value in zip(self.columns, row, strict=True)
+            }
+            for row in self.rows
+        ]
 
     def to_pandas(self) -> Any:
         """Return a ``pandas.DataFrame`` with the keys as columns, times in ns.
@@ -243,7 +253,7 @@ class Table:
             for index, column in enumerate(self.columns)
             if column in self.times and place in (None, index)
             for value in (row[index] for row in self.rows)
-            if value is not None and not isinstance(value, tuple)
+            if value not in (None, ABSENT) and not isinstance(value, tuple)
         ]
         return unit_for(max(times, default=0.0))
 
@@ -256,13 +266,22 @@ class Table:
             return [
                 UNKNOWN
                 if value is None
+                else ABSENT
+                if value == ABSENT
                 else f"{value[0] / size:.{decimals}f} to {value[1] / size:.{decimals}f}"
                 if type(value) is tuple
                 else f"{value / size:.{decimals}f}"
                 for value in values
             ]
         return [
-            UNKNOWN if v is None else f"{v:.2f}" if isinstance(v, float) else str(v) for v in values
+            UNKNOWN
+            if v is None
+            else f"{v:.{2 if column != 'p_value' else 4}f}"
+            if isinstance(v, float)
+            else " to ".join(f"{end:.2f}" for end in v)
+            if isinstance(v, tuple)
+            else str(v)
+            for v in values
         ]
 
     def __str__(self) -> str:

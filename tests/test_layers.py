@@ -16,13 +16,20 @@ PACKAGE = Path(fx_instrument.__file__).parent
 LAYERS = (
     "version",
     "errors",
+    "whole_file",
     "clock",
     "sketch",
     "figures",
+    "significance",
     "table",
     "facts",
     "recording",
+    "saving",
     "rows",
+    "merging",
+    "pairing",
+    "comparing",
+    "time_budget",
     "head",
     "fact_columns",
     "roofline",
@@ -89,6 +96,8 @@ LAYERS = (
     "profiling",
     "slowdown",
     "__init__",
+    "command_line",
+    "cli_files",
     "cli",
     "__main__",
 )
@@ -98,10 +107,16 @@ MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))
 SHOWING = (
     "sketch",
     "figures",
+    "significance",
     "table",
     "facts",
     "recording",
+    "saving",
     "rows",
+    "merging",
+    "pairing",
+    "comparing",
+    "time_budget",
     "head",
     "fact_columns",
     "roofline",
@@ -174,7 +189,7 @@ def test_only_the_command_line_imports_torchvision(module: str) -> None:
 def test_what_shows_figures_knows_nothing_of_torch(module: str) -> None:
     siblings, others = imports_of(module)
     assert "torch" not in others
-    assert siblings <= {"errors", "clock", *SHOWING}
+    assert siblings <= {"version", "errors", "whole_file", "clock", *SHOWING}
 
 
 @pytest.mark.parametrize("module", CAPTURING)
