@@ -38,24 +38,28 @@ class TorchCalls(TorchFunctionMode):
         if torch.compiler.is_compiling():
             return func(*args, **(kwargs or {}))
         frame = CURRENT.frame
-        site = self._site
-        if frame is None or func.__class__ is _GETTER or (site is None and frame.mode is not self):
+        around = self._site
+        if (
+            frame is None
+            or func.__class__ is _GETTER
+            or (around is None and frame.mode is not self)
+        ):
             return func(*args, **(kwargs or {}))
         run = frame.run
         caller = sys._getframe(1)
-        if site is None:
-            site, path = frame.site, frame.path
+        if around is None:
+            around, path = frame.site, frame.path
         else:
-            path = site.row.target
-        passed = site.passed
+            path = around.row.target
+        passed = around.passed
         while passed[caller.f_code.co_filename] and caller.f_back is not None:
             caller = caller.f_back
         key = func, caller.f_code.co_filename, caller.f_lineno
-        inner = site.inner
-        called = inner.get(key)
-        if called is None:
+        # What raises is named after the variable ``site`` of the functions that it went through.
+        site = around.inner.get(key)
+        if site is None:
             row = _row_of_call(func, caller, path)
-            called = run.runs.new_call_site(inner, key, row, site.facts.class_name)
+            site = run.runs.new_call_site(around.inner, key, row, around.facts.class_name)
         clock = run.clock
         CURRENT.frame = None
         start = clock()
@@ -64,7 +68,7 @@ class TorchCalls(TorchFunctionMode):
         finally:
             end = clock()
             CURRENT.frame = frame
-        run.events.append((called.times, (start, end)))
+        run.events.append((site.times, (start, end)))
         return output
 
 

@@ -32,12 +32,15 @@ class LastCall:
 
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         # This is done for each call with other arguments: what is rare is asked for last.
-        if torch._C._len_torch_function_stack():
-            # A mode of the user's is to see what the model does, and no more.
-            with torch._C.DisableTorchFunction():
-                self._args, self._kwargs = _noted(args), _noted({**kwargs})
-        else:
-            self._args, self._kwargs = _noted(args), _noted({**kwargs}) if kwargs else dict
+        try:
+            if torch._C._len_torch_function_stack():
+                # A mode of the user's is to see what the model does, and no more.
+                with torch._C.DisableTorchFunction():
+                    self._args, self._kwargs = _noted(args), _noted({**kwargs})
+            else:
+                self._args, self._kwargs = _noted(args), _noted({**kwargs}) if kwargs else dict
+        except RecursionError:
+            self._args = self._kwargs = _refuse_nested
         self._has_grad = torch.is_grad_enabled()
         self._is_inference = torch.is_inference_mode_enabled()
         self._autocast = _autocast_settings() if torch._C._is_any_autocast_enabled() else None
@@ -109,7 +112,15 @@ def _noted_tensor(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
 
 
 def _version_of(tensor: torch.Tensor) -> int | None:
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        # A class of the user's is to see what the model does, and no more.
+        with torch._C.DisableTorchFunctionSubclass():
+            return None if tensor.is_inference() else tensor._version
     return None if tensor.is_inference() else tensor._version
+
+
+def _refuse_nested() -> NoReturn:
+    _refuse("had an argument that holds itself, or is nested very deep")
 
 
 def _refuse(reason: str) -> NoReturn:

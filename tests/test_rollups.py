@@ -450,8 +450,10 @@ def test_a_pattern_that_fits_nothing_names_what_is_near() -> None:
         report.where(module="part.0")
     with pytest.raises(NoSuchRowError, match="there are 'call_module', 'call_function'"):
         report.where(op="x")
-    with pytest.raises(NoSuchRowError, match="as no row's class is known"):
+    with pytest.raises(NoSuchRowError, match=r"no row fits class_='Linear'; there are 'Frame', "):
         report.where(class_="Linear")
+    with pytest.raises(NoSuchRowError, match="as no row's class is known"):
+        report_of("a", [1]).where(class_="Linear")
     with pytest.raises(NoSuchRowError, match="op='call_module', name='mul', all at once"):
         report.where(op="call_module", name="mul")
     with pytest.raises(LookupError, match="no row fits <lambda>"):

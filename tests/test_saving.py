@@ -165,6 +165,7 @@ REPORTS: dict[str, Callable[[], Report]] = {
     "only_methods": only_methods,
     "with_facts": with_facts,
     "corrected": lambda: frames().corrected(),
+    "merged": lambda: fx_instrument.merge([chain(), chain()]),
 }
 
 

@@ -226,4 +226,5 @@ def test_every_column_has_a_name() -> None:
     assert all(TABLE_COLUMNS.values())
     m = instrument(nn.ReLU(), clock=("wall", "process"))
     m(ONE)
-    assert fx_instrument.report(m).table().columns == (*TABLE_COLUMNS,)
+    merged = fx_instrument.merge([fx_instrument.report(m)] * 2)
+    assert merged.table().columns == (*TABLE_COLUMNS,)
