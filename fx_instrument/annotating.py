@@ -163,8 +163,8 @@ class AnnotatingRuns(FrameRuns):
             frames.options,
             frames.guard,
             fold=lambda: None,
-            abort=lambda error: None,
-            end=lambda: None,
+            abort=lambda error, method: None,
+            end=lambda method: None,
         )
         self.take_after(frames)
         self.clock = counter.read

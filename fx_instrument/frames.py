@@ -65,8 +65,9 @@ class FrameRuns:
         options: what is timed, and how.
         guard: is told how much memory is taken.
         fold: is called, where a sketch is kept, once many readings wait; it is to take them out.
-        abort: is told of each run that raised, with the exception.
-        end: is called after each run in steps, which ends when nothing else does.
+        abort: is told of each run that raised, with the exception, and the method's name if it is
+            another than the forward.
+        end: is told of each run in steps, which ends when nothing else does, by the method's name.
 
     Attributes:
         noted: the facts of calls that were gathered, by where in the tree of calls they are of.
@@ -81,8 +82,8 @@ class FrameRuns:
         options: Options,
         guard: MemoryGuard,
         fold: Callable[[], None],
-        abort: Callable[[BaseException], None],
-        end: Callable[[], None],
+        abort: Callable[[BaseException, str | None], None],
+        end: Callable[[str | None], None],
     ) -> None:
         clock = options.clock
         self.clock = clock
@@ -160,13 +161,13 @@ class FrameRuns:
             if type(output) in RESUMABLE:
                 # What has run up to now is only the making of it.
                 run.events.clear()
-                return resumed(output, _RunInSteps(run, site, module))
+                return resumed(output, _RunInSteps(run, site, module, method))
             self.commit(run)
             return output
         except ValueChanged:
             raise
         except BaseException as error:
-            self.abort(error)
+            self.abort(error, method)
             # An interrupt may have come as a mode was being taken out.
             for mode in all_modes() if outer is None else ():
                 if isinstance(mode, TorchCalls):
@@ -248,12 +249,15 @@ class FrameRuns:
 
     def _pack(self) -> None:
         keep = self.options.keep
-        added = 0
-        for times in self._all_times:
-            added += times.pack()
-            if isinstance(keep, int):
-                times.forget_before(self.num_runs - keep)
+        added = sum(times.pack() for times in self._all_times)
         self._run_starts.clear(self.num_runs)
+        if isinstance(keep, int):
+            for method, site in self._roots().items():
+                numbers = [n for times in self.times_of_runs(method) for n in times.kept_runs]
+                if len(numbers) > keep:
+                    first = sorted(numbers)[-keep]
+                    for times in site.all_times():
+                        times.forget_before(first)
         if keep == "all":
             self.guard.add(added)
 
@@ -264,6 +268,25 @@ class FrameRuns:
                 times.pack()
                 times.forget_before(run)
             self._run_starts.clear(self.num_runs)
+
+    def _roots(self) -> dict[str | None, CallSite]:
+        roots: dict[str | None, CallSite] = {None: self.root}
+        roots.update(self.methods)
+        return roots
+
+    def times_of_runs(self, method: str | None) -> list[Times]:
+        """Return the times of whole runs of the forward, or of ``method``."""
+        site = self._roots().get(method)
+        if site is None:
+            return []
+        return [site.times, *(graph.times for graph in site.graphs.values())]
+
+    def forget_runs_of(self, method: str | None) -> None:
+        """Forget the runs of the forward, or of ``method``."""
+        with self.lock:
+            site = self._roots().get(method)
+            for times in site.all_times() if site else ():
+                times.clear()
 
     def reset(self) -> None:
         """Forget all runs."""
@@ -903,9 +926,10 @@ class _RunInSteps:
     What passes between two of its steps is not part of the run.
     """
 
-    def __init__(self, run: Run, site: CallSite, module: nn.Module) -> None:
+    def __init__(self, run: Run, site: CallSite, module: nn.Module, method: str | None) -> None:
         self._run = run
         self._site = site
+        self._method = method
         self._frame = run.frame_at(site, module)
         self._outer: Any = None
         self._start: float | None = None
@@ -934,11 +958,11 @@ class _RunInSteps:
         assert self._start is not None
         self._run.events.append((self._site.times, (self._start, self._end)))
         self._run.runs.commit(self._run)
-        self._run.runs.end()
+        self._run.runs.end(self._method)
 
     def abort(self, error: BaseException) -> None:
         """A step has raised an exception."""
-        self._run.runs.abort(error)
+        self._run.runs.abort(error, self._method)
 
 
 class GraphFrame:

@@ -28,6 +28,11 @@ def head_of(measured: Rows) -> str:
         else:
             times.append(f"standard deviation {time_text(_std_of_sketch(measured))}")
         lines.append(", ".join(times))
+    lines += [
+        f"{name}(): {_runs_in_words(method)}, mean total "
+        f"{time_text(method.all_runs_ns / method.num_runs)}"
+        for name, method in measured.methods.items()
+    ]
     lines.append(clock_in_words(measured))
     threads = _threads_in_words(measured)
     if threads:

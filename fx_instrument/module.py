@@ -17,7 +17,7 @@ import os
 import platform
 import types
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import fields, replace
@@ -124,7 +124,7 @@ class Instrumentation:
         self.schedule = Schedule(options.sample_every, options.num_warmup)
         self.num_threads = torch.get_num_threads()
         self._all_num_threads: list[int] = []
-        self._aborted: Counter[str] = Counter()
+        self._aborted: dict[str | None, Counter[str]] = defaultdict(Counter)
         self._sketches: list[dict[Any, SketchedRecordings]] = []
         self._last_call: LastCall | None = None
         self._annotated_call: LastCall | None = None
@@ -185,21 +185,28 @@ class Instrumentation:
         kwargs: Mapping[str, Any],
     ) -> Any:
         """Call a method of the drop-in other than its forward, and record it if it is its turn."""
-        if not self.schedule.takes_all and not self.schedule.takes_next():
+        if not self.schedule.takes_next(name):
             outer, CURRENT.untimed = CURRENT.untimed, self
             try:
                 return method(*args, **kwargs)
             finally:
                 CURRENT.untimed = outer
         output = self.frames.run(module, None, method, args, kwargs, method=name)
-        if not self.schedule.takes_all and type(output) not in RESUMABLE:
-            self._end_run()
+        if type(output) not in RESUMABLE:
+            self._end_run(name)
         return output
 
-    def _end_run(self) -> None:
+    def _end_run(self, method: str | None = None) -> None:
         """Forget the run that has come to its end, if it is one of the warm-up."""
-        if self.schedule.is_warmup():
-            self._forget_runs()
+        if not self.schedule.is_warmup(method):
+            return
+        with self._lock:
+            if method is None:
+                self._forget_graphs()
+            self.frames.forget_runs_of(method)
+            for sketches in self._sketches:
+                for key in [key for key in sketches if key[1] == method]:
+                    del sketches[key]
 
     def run_timed(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run the forward of the drop-in, and record it."""
@@ -261,11 +268,11 @@ class Instrumentation:
             if self.num_threads not in self._all_num_threads:
                 self._all_num_threads.append(self.num_threads)
 
-    def abort(self, error: BaseException) -> None:
-        """Count a run that raised ``error``, by the row that ran."""
-        name = row_that_raised(error, type(self.model).__name__)
+    def abort(self, error: BaseException, method: str | None = None) -> None:
+        """Count a run of the forward, or of ``method``, that raised ``error``, by its row."""
+        name = row_that_raised(error, method or type(self.model).__name__)
         with self._lock:
-            self._aborted[name] += 1
+            self._aborted[method][name] += 1
 
     def _fold_frames(self) -> None:
         """Add the runs with frames that wait to the sketches."""
@@ -368,15 +375,12 @@ class Instrumentation:
             channels = [self._recording_by(channel) for channel in range(self._num_clocks)]
             recording = channels[0]
             num_recorded = self._num_recorded()
-            num_seen = num_recorded + self.schedule.num_skipped + self.schedule.num_warmed
             clock = self.options.clock
+            methods = self._method_recordings()
+            lost = [name for name in self._aborted if name is not None and name not in methods]
             whole = replace(
-                recording,
-                aborted=dict(self._aborted),
-                num_seen=num_seen + sum(self._aborted.values()),
-                num_warmup=self.schedule.num_warmed,
+                self._with_counts(recording, num_recorded, None, *lost),
                 num_lost=sum(recorder.num_lost for recorder in self._recorders().values()),
-                num_forgotten=max(num_recorded - recording.num_runs, 0),
                 clock_ns=clock_cost_ns(clock),
                 resolution_ns=clock_resolution_ns(clock),
                 environment=self._environment(),
@@ -384,18 +388,41 @@ class Instrumentation:
                 variants=self._variants(),
                 second=channels[1] if len(channels) > 1 else None,
             )
-            methods = {
-                name: replace(runs, clock_ns=whole.clock_ns, environment=whole.environment)
-                for name, runs in self._method_recordings().items()
-            }
+            for name, runs in methods.items():
+                methods[name] = replace(
+                    self._with_counts(runs, self._num_recorded_of(name), name),
+                    clock_ns=whole.clock_ns,
+                    resolution_ns=whole.resolution_ns,
+                    environment=whole.environment,
+                )
             return replace(whole, methods=methods)
+
+    def _with_counts(
+        self, recording: Recording, num_recorded: int, method: str | None, *lost: str
+    ) -> Recording:
+        """Return the runs of the forward, or of ``method``, with how many others there were.
+
+        Those of ``lost`` methods that raised are added.
+        """
+        turns = self.schedule.turns(method)
+        aborted: Counter[str] = sum((self._aborted[name] for name in (method, *lost)), Counter())
+        num_others = turns.num_skipped + turns.num_warmed + aborted.total()
+        return replace(
+            recording,
+            aborted=dict(aborted),
+            num_seen=num_recorded + num_others,
+            num_warmup=turns.num_warmed,
+            num_forgotten=max(num_recorded - recording.num_runs, 0),
+        )
 
     def _num_recorded(self) -> int:
         """How many runs of the forward came to their end and were not forgotten as warm-up."""
-        root = self.frames.root
-        sites = [root.times, *(graph.times for graph in root.graphs.values())]
         recorders = self._recorders()
-        return sum(t.num_calls for t in sites) + sum(r.num_seen for r in recorders.values())
+        return self._num_recorded_of(None) + sum(r.num_seen for r in recorders.values())
+
+    def _num_recorded_of(self, method: str | None) -> int:
+        """The same of the runs that are kept by ``frames``, of the forward or of ``method``."""
+        return sum(times.num_calls for times in self.frames.times_of_runs(method))
 
     def _recorders(self) -> dict[Variant, Recorder]:
         """Return what keeps the runs of graphs without frames, with all runs gathered in it."""
@@ -643,19 +670,18 @@ class Instrumentation:
     def reset(self) -> None:
         """Forget all runs."""
         with self._lock:
-            self._forget_runs()
+            self._forget_graphs()
+            self.frames.reset()
+            self._sketches.clear()
             self.schedule.reset()
             self._aborted.clear()
             self._all_num_threads.clear()
 
-    def _forget_runs(self) -> None:
-        """Forget the runs that came to their end."""
-        with self._lock:
-            for recorder in self._recorders().values():
-                recorder.reset()
-            self.frames.reset()
-            self._sketches.clear()
-            self.guard.reset()
+    def _forget_graphs(self) -> None:
+        """Forget the runs of graphs that hold no frame."""
+        for recorder in self._recorders().values():
+            recorder.reset()
+        self.guard.reset()
 
     def _environment(self) -> dict[str, Any]:
         num_threads = ", then ".join(map(str, self._all_num_threads))
@@ -938,7 +964,6 @@ def _timed_method(
             or torch.compiler.is_compiling()
             or torch._C._get_tracing_state() is not None
             or CURRENT.untimed is state
-            or state.schedule.is_paused
             or not state.frames.may_call_modules(self, name)
         ):
             return function(self, *args, **kwargs)

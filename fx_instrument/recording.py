@@ -189,8 +189,8 @@ class Recording:
         facts: what is known of each of ``rows``, then of each of ``inner``; empty for nothing.
         sketch: the statistics of runs that are not kept one by one, a column for each of ``rows``,
             then one for the whole run, then one for each of ``inner``; None where runs are kept.
-        aborted: how many runs, those of methods included, raised an exception, by the name of the
-            row that ran; they have no readings.
+        aborted: how many runs raised an exception, by the name of the row that ran; they have no
+            readings. Those of methods that no run of came to its end are among the forward's.
         num_seen: how many calls there were, those that were not recorded or not kept included.
         num_warmup: how many runs were dropped, as those of a warm-up.
         num_lost: how many runs were dropped for want of memory.

@@ -3,24 +3,42 @@
 from __future__ import annotations
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from .locks import new_lock
 
-__all__ = ["Schedule"]
+__all__ = ["Schedule", "Turns"]
+
+
+@dataclass
+class Turns:
+    """How often the forward, or another method, has had its turn.
+
+    Attributes:
+        num_asked: how many calls began while the model was not paused.
+        num_skipped: how many calls were not recorded.
+        num_warmed: how many runs were forgotten as those of the warm-up.
+    """
+
+    num_asked: int = 0
+    num_skipped: int = 0
+    num_warmed: int = 0
 
 
 class Schedule:
     """Decides for each call whether it is recorded. Several threads may ask and change it at once.
+
+    The forward is sampled and warmed up by itself, and so is each other method.
 
     Args:
         sample_every: one call in so many is recorded, the first among them.
         num_warmup: how many of the first runs are forgotten once they have been recorded.
 
     Attributes:
-        takes_all: whether every call is recorded and kept, so that there is nothing to ask.
-        num_skipped: how many calls were not recorded.
-        num_warmed: how many runs were forgotten as those of the warm-up.
+        takes_all: whether every call of the forward is recorded and kept, so that there is nothing
+            to ask.
     """
 
     def __init__(self, sample_every: int, num_warmup: int) -> None:
@@ -34,11 +52,16 @@ class Schedule:
     def reset(self) -> None:
         """Begin anew, but for being paused."""
         with self._lock:
-            self.num_skipped = self.num_warmed = self._num_asked = 0
+            self._turns: dict[str | None, Turns] = defaultdict(Turns)
             self._update()
 
+    def turns(self, method: str | None = None) -> Turns:
+        """Return how often the forward, or ``method``, has had its turn."""
+        with self._lock:
+            return self._turns[method]
+
     def _update(self) -> None:
-        is_warm = self.num_warmed >= self._num_warmup
+        is_warm = self._turns[None].num_warmed >= self._num_warmup
         self.takes_all = is_warm and self._sample_every == 1 and not self.is_paused
 
     @property
@@ -67,20 +90,22 @@ class Schedule:
             self._num_blocks += change
             self._update()
 
-    def takes_next(self) -> bool:
-        """Whether the call that begins now is recorded."""
+    def takes_next(self, method: str | None = None) -> bool:
+        """Whether the call of the forward, or of ``method``, that begins now is recorded."""
         with self._lock:
+            turns = self._turns[method]
             if not self.is_paused:
-                self._num_asked += 1
-                if self._sample_every == 1 or self._num_asked % self._sample_every == 1:
+                turns.num_asked += 1
+                if self._sample_every == 1 or turns.num_asked % self._sample_every == 1:
                     return True
-            self.num_skipped += 1
+            turns.num_skipped += 1
             return False
 
-    def is_warmup(self) -> bool:
+    def is_warmup(self, method: str | None = None) -> bool:
         """Whether a run that has just come to its end is to be forgotten, as one of the warm-up."""
         with self._lock:
-            is_warmup = self.num_warmed < self._num_warmup
-            self.num_warmed += is_warmup
+            turns = self._turns[method]
+            is_warmup = turns.num_warmed < self._num_warmup
+            turns.num_warmed += is_warmup
             self._update()
             return is_warmup

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from array import array
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -176,6 +176,11 @@ class Times:
             del kept[: num_calls * (self._num_readings - 1)]
 
     @property
+    def kept_runs(self) -> Sequence[int]:
+        """The number of the run of each call that is packed and kept."""
+        return self._kept_runs
+
+    @property
     def num_calls(self) -> int:
         """How many calls there were, those that are kept no more among them."""
         return self._num_gone + len(self._kept_runs) + len(self.runs)
@@ -267,6 +272,17 @@ class CallSite:
             self.calls_others = any(map(may_lead_to_module, (*args, *kwargs.values())))
             if self.calls_others:
                 self.own_mode = None
+
+    def all_times(self) -> Iterator[Times]:
+        """Give the times of this place, and of all places below it."""
+        yield self.times
+        for site in self.inner.values():
+            yield from site.all_times()
+        for graph in self.graphs.values():
+            yield graph.times
+            yield from graph.cut.values()
+            for site in graph.frames.values():
+                yield from site.all_times()
 
     def expect_others(self) -> None:
         """Its statements call modules that were not expected of them."""

@@ -139,6 +139,64 @@ def test_methods_are_sampled_and_warmed_up_too() -> None:
     assert m.report().methods["encode"].num_runs == 15
 
 
+def test_the_forward_and_each_method_take_turns_of_their_own() -> None:
+    m = instrument(Closed(), sample_every=2)
+    for _ in range(10):
+        m(ONE)
+        m.encode(ONE)
+    report = m.report()
+    assert (report.num_runs, report.num_seen) == (5, 10)
+    assert (report.methods["encode"].num_runs, report.methods["encode"].num_seen) == (5, 10)
+
+
+@pytest.mark.parametrize("keep", ["all", "sketch", 100])
+def test_the_forward_and_each_method_warm_up_by_themselves(keep: Any) -> None:
+    m = instrument(Closed(), warmup=3, keep=keep)
+    for _ in range(5):
+        m.encode(ONE)
+    for _ in range(4):
+        m(ONE)
+    m.encode(ONE)
+    report = m.report()
+    assert (report.num_runs, report.num_warmup, report.num_seen) == (1, 3, 4)
+    method = report.methods["encode"]
+    assert (method.num_runs, method.num_warmup, method.num_seen) == (3, 3, 6)
+    assert method.rows[1].num_calls == 3
+
+
+def test_the_newest_runs_of_the_forward_and_of_each_method_are_kept() -> None:
+    m = instrument(Closed(), keep=3)
+    for number in range(8):
+        m(ONE)
+        for _ in range(number % 3):
+            m.encode(ONE)
+    report = m.report()
+    assert (report.num_runs, report.num_seen) == (3, 8)
+    assert (report.methods["encode"].num_runs, report.methods["encode"].num_seen) == (3, 7)
+
+
+def test_paused_calls_of_a_method_are_seen() -> None:
+    m = instrument(Closed())
+    m.encode(ONE)
+    with m.paused():
+        m.encode(ONE)
+    assert m.report().methods["encode"].num_seen == 2
+
+
+def test_runs_of_a_method_that_raised_are_its_own() -> None:
+    m = instrument(Closed())
+    wrong = torch.ones(1, 2)
+    m(ONE)
+    with pytest.raises(RuntimeError):
+        m.encode(wrong)
+    # No run of the method is there to tell of it.
+    assert (m.report().num_seen, m.report().aborted) == (2, 1)
+    m.encode(ONE)
+    report = m.report()
+    assert (report.num_seen, report.aborted) == (1, 0)
+    assert (report.methods["encode"].num_seen, report.methods["encode"].aborted) == (2, 1)
+
+
 def test_methods_are_paused_too() -> None:
     m = instrument(Closed())
     m.encode(ONE)
@@ -369,3 +427,10 @@ def test_sums_stay_exact_when_some_runs_are_not_recorded() -> None:
         m(ONE)
     report = m.report()
     assert np.array_equal(report.node_ns.sum(axis=1), report.total_ns)
+
+
+def test_the_head_tells_of_the_runs_of_methods() -> None:
+    m = instrument(Closed(), sample_every=2)
+    for _ in range(4):
+        m.encode(ONE)
+    assert "\nencode(): 2 runs recorded of 4 seen, mean total " in m.report().head
