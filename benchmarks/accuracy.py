@@ -81,7 +81,7 @@ from tabulate import tabulate
 from torch import fx, nn
 
 import fx_instrument
-from benchmarks.bounds import Bound, Figure
+from benchmarks.bounds import Bound, Figure, exit_status
 from benchmarks.durations import (
     AloneTimes,
     WaitLengths,
@@ -595,7 +595,7 @@ def _run(names: Sequence[str], settings: Settings, json_path: Path | None) -> in
     print(f"\nBounds\n\n{_bounds_table(found)}")
     if json_path is not None:
         write_json(json_path, _as_json(facts, settings, results, found))
-    return 1 if any(b.verdict(found[b.key]) == "BROKEN" for b in BOUNDS) else 0
+    return exit_status(BOUNDS, found)
 
 
 def _as_json(

@@ -72,6 +72,11 @@ class Bound:
         return "not resolved"
 
 
+def exit_status(bounds: Sequence[Bound], found: dict[str, Figure]) -> int:
+    """Return 1 where a bound of what was measured is broken, else 0."""
+    return int(any(b.key in found and b.verdict(found[b.key]) == "BROKEN" for b in bounds))
+
+
 def bounds_table(bounds: Sequence[Bound], found: dict[str, Figure]) -> str:
     """Return the table of the bounds and of what was measured."""
     rows = [

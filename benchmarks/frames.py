@@ -30,7 +30,7 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import fx_instrument
-from benchmarks.bounds import Bound, Figure, bounds_table
+from benchmarks.bounds import Bound, Figure, bounds_table, exit_status
 from benchmarks.harness import Arm, check_outputs_equal, environment, estimate, measure, write_json
 
 NUM = 100
@@ -178,7 +178,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "bounds": {name: dataclasses.asdict(figure) for name, figure in found.items()},
             },
         )
-    return 1 if any(b.verdict(found[b.key]) == "BROKEN" for b in BOUNDS) else 0
+    return exit_status(BOUNDS, found)
 
 
 if __name__ == "__main__":

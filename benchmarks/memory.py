@@ -40,7 +40,7 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import fx_instrument
-from benchmarks.bounds import Bound, Figure, bounds_table
+from benchmarks.bounds import Bound, Figure, bounds_table, exit_status
 from benchmarks.harness import environment, write_json
 from benchmarks.scaling import Closed
 from benchmarks.subjects import Chain
@@ -182,7 +182,7 @@ def main(argv: Sequence[str] | None = None, settings: Settings | None = None) ->
                 "bounds": {key: dataclasses.asdict(figure) for key, figure in figures.items()},
             },
         )
-    return 1 if any(b.verdict(figures[b.key]) == "BROKEN" for b in bounds) else 0
+    return exit_status(bounds, figures)
 
 
 if __name__ == "__main__":

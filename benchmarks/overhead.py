@@ -50,7 +50,7 @@ from torch import fx
 
 import fx_instrument
 from benchmarks import subjects
-from benchmarks.bounds import BOUNDS, Figure
+from benchmarks.bounds import BOUNDS, Figure, exit_status
 from benchmarks.harness import (
     Arm,
     Estimate,
@@ -375,8 +375,7 @@ def _run(names: Sequence[str], settings: Settings, json_path: Path | None) -> in
     print(f"\nBounds\n\n{_bounds_table(found)}")
     if json_path is not None:
         write_json(json_path, _as_json(facts, settings, comparisons, traced, found))
-    broken = [b for b in BOUNDS if b.key in found and b.verdict(found[b.key]) == "BROKEN"]
-    return 1 if broken else 0
+    return exit_status(BOUNDS, found)
 
 
 def _as_json(

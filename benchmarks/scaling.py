@@ -62,7 +62,7 @@ from torch import fx, nn
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import fx_instrument
-from benchmarks.bounds import Bound, Figure, bounds_table
+from benchmarks.bounds import Bound, Figure, bounds_table, exit_status
 from benchmarks.harness import environment, estimate, write_json
 from benchmarks.subjects import Chain
 from fx_instrument import splitting
@@ -538,7 +538,7 @@ def main(argv: Sequence[str] | None = None, settings: Settings | None = None) ->
                 "bounds": {key: dataclasses.asdict(figure) for key, figure in known.items()},
             },
         )
-    return 1 if any(b.verdict(known[b.key]) == "BROKEN" for b in bounds) else 0
+    return exit_status(bounds, known)
 
 
 if __name__ == "__main__":
