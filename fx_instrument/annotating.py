@@ -21,7 +21,6 @@ from .counting import OperationCounter, ValueFacts, facts_of_value, parameters_i
 from .facts import RowFacts, sum_of_facts
 from .frame_calls import TorchCalls
 from .frames import Frame, FrameRuns, GraphFrame, Run
-from .guards import runs_hooks
 from .insertion import is_row
 from .marks import CURRENT, is_compiled
 from .plans import Member
@@ -349,12 +348,23 @@ class _AnnotatingRun(Run):
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> Any:
-        graphs = member.graphs
-        if graphs is not None and not graphs.is_shut and not runs_hooks(member.module):
-            # A capture runs operations that are none of the call's.
-            with self.counter.stopped():
-                graphs.variant_for(member.module, args, kwargs)
-        return super().run_member(site, times, member, run_module, args, kwargs)
+        # A capture runs operations that are none of the call's, and guards of torch tell tensors
+        # that a mode sees from others.
+        with self.counter.stopped():
+            return super().run_member(site, times, member, run_module, args, kwargs)
+
+    def run_closed(
+        self,
+        site: CallSite,
+        times: Times | None,
+        module: nn.Module,
+        run_module: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        outer: Any = None,
+    ) -> Any:
+        with self.counter.going_on():
+            return super().run_closed(site, times, module, run_module, args, kwargs, outer)
 
     def run_open(
         self,
@@ -371,7 +381,8 @@ class _AnnotatingRun(Run):
         if variant.closed:
             CURRENT.frame = _NotingGraphFrame(self, graph_site, variant, module)
         try:
-            output = self._run_nodes(variant, nodes, stand_in, args, kwargs)
+            with self.counter.going_on():
+                output = self._run_nodes(variant, nodes, stand_in, args, kwargs)
         finally:
             CURRENT.frame = None
         self.events.append((site.times, (start, self.clock())))

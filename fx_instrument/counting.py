@@ -145,6 +145,15 @@ class OperationCounter(TorchDispatchMode):
         finally:
             self.__enter__()
 
+    @contextlib.contextmanager
+    def going_on(self) -> Iterator[None]:
+        """Count in the block, also if it lies in one of :meth:`stopped`."""
+        if self in all_dispatch_modes():
+            yield
+            return
+        with self:
+            yield
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:

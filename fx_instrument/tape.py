@@ -26,7 +26,7 @@ from .arguments import has_tensor, infers_from_numpy, name_of_class
 from .call_guards import STARS, compile_arguments, is_plain_torch, reason_against
 from .capture import Capture, paused_collector
 from .closing import runs_layers_as_its_own
-from .function_modes import all_modes
+from .function_modes import all_modes, without_dispatch_modes
 from .guards import Facts, ambient_state, forward_of, runs_class_forward
 from .locks import TRACE_LOCK
 from .places import PLACE, users_place
@@ -262,7 +262,7 @@ class Tape:
 
     def record(self, call: Callable[..., Any]) -> Recorded:
         """Call ``call``, which runs the model's forward, and return what became of it."""
-        with self._giving_up(), no_profiler():
+        with self._giving_up(), no_profiler(), without_dispatch_modes():
             self._facts.add_ambient(self._ambient)
             self._reads.note_module("", self._model)
             self._add_placeholders(forward_of(type(self._model)))
@@ -283,7 +283,7 @@ class Tape:
                 output = self._run(call)
         finally:
             _state.tape = None
-        with self._giving_up(), no_profiler():
+        with self._giving_up(), no_profiler(), without_dispatch_modes():
             self._note_changes(output)
             if self.reason is None:
                 return self._finish(output)
