@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 __all__ = ["NO_FACTS", "RowFacts", "facts_in_common", "sum_of_facts"]
 
@@ -61,6 +62,11 @@ class RowFacts:
     live_bytes: int | None = None
     peak_bytes: int | None = None
 
+    @property
+    def is_gathered(self) -> bool:
+        """Whether more is known than where the row stands."""
+        return self.standing_at(NO_FACTS) != NO_FACTS
+
     def standing_at(self, place: RowFacts) -> RowFacts:
         """Return this with the class, file and line of ``place``."""
         return replace(self, class_name=place.class_name, file=place.file, line=place.line)
@@ -68,11 +74,14 @@ class RowFacts:
 
 NO_FACTS = RowFacts()
 
+_PLACE = ("class_name", "file", "line")
+
 
 def facts_in_common(several: Sequence[RowFacts]) -> RowFacts:
     """Return what is the same in all of ``several``; None for the rest.
 
-    A row that has runs of several graphs has the facts of each.
+    A row that has runs of several graphs has the facts of each. Those of which nothing was gathered
+    tell nothing but where they stand: they take nothing from what is known of the others.
 
     Args:
         several: at least one.
@@ -80,12 +89,19 @@ def facts_in_common(several: Sequence[RowFacts]) -> RowFacts:
     first = several[0]
     if all(facts == first for facts in several):
         return first
-    differing = {
-        field.name: field.default
+    gathered = [facts for facts in several if facts.is_gathered] or [first]
+    known = {
+        field.name: _one_of([getattr(facts, field.name) for facts in gathered], field.default)
         for field in fields(RowFacts)
-        if any(getattr(facts, field.name) != getattr(first, field.name) for facts in several)
+        if field.name not in (*_PLACE, "has_all_flops")
     }
-    return replace(first, **differing)  # type: ignore[arg-type]
+    place = {name: _one_of([getattr(facts, name) for facts in several], None) for name in _PLACE}
+    return RowFacts(**place, **known, has_all_flops=all(each.has_all_flops for each in gathered))
+
+
+def _one_of(values: Sequence[Any], default: Any) -> Any:
+    """Return the value that all of ``values`` are, or else ``default``."""
+    return values[0] if all(value == values[0] for value in values) else default
 
 
 def sum_of_facts(several: Sequence[RowFacts]) -> RowFacts:
