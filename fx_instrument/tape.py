@@ -413,11 +413,11 @@ class Tape:
         if module is self._model or module is self._owner:
             self.suspect("it calls itself")
             return self._let(original, module, *args, **kwargs)
+        if self._is_leaf(module):
+            return self._leaf_called(original, path, module, args, kwargs)
         stack = self._stack
         self._stack = {**stack, path: (path, type(module))}
         try:
-            if self._is_leaf(module):
-                return self._leaf_called(original, path, module, args, kwargs)
             self._opened.append((path, module))
             try:
                 self._reads.note_module(path, module)
@@ -465,7 +465,10 @@ class Tape:
         if not self._snapshot.is_unchanged(path):
             self.suspect(f"it changes the module {path!r} before it calls it")
             return
+        # Nodes that it takes its arguments from stand in the forward that calls it.
+        stack, self._stack = self._stack, {**self._stack, path: (path, type(module))}
         node = self._create_node("call_module", path, *call)
+        self._stack = stack
         self._reads.note_call(path, module)
         is_layer = is_torch_layer(module)
         if is_layer:
