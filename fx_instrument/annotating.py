@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import types
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -242,8 +243,14 @@ class AnnotatingRuns(FrameRuns):
             for index, frame in graph.frames.items():
                 below = path_of_node(path, variant, variant.nodes[index])
                 self._add_site(noted, frame, below, spans, run)
+            targets = Counter(node.target for node in variant.nodes if variant.closed)
             for node, node_spans in run.nodes.get(graph, {}).items():
-                noted[path_of_node(path, variant, node)] = self._facts_of(node_spans)
+                facts = noted[path_of_node(path, variant, node)] = self._facts_of(node_spans)
+                if node.op == "call_module" and targets[node.target] == 1:
+                    member = self.member(_at(variant.graph_module, str(node.target)))
+                    if member is not None:
+                        # As the call that the graph was recorded of came to the module.
+                        noted.setdefault((*path, member.path), facts)
 
     def _facts_of(
         self, spans: Iterable[_Span], parameters: tuple[nn.Parameter, ...] | None = None

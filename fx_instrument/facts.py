@@ -62,11 +62,6 @@ class RowFacts:
     live_bytes: int | None = None
     peak_bytes: int | None = None
 
-    @property
-    def is_gathered(self) -> bool:
-        """Whether more is known than where the row stands."""
-        return self.standing_at(NO_FACTS) != NO_FACTS
-
     def standing_at(self, place: RowFacts) -> RowFacts:
         """Return this with the class, file and line of ``place``."""
         return replace(self, class_name=place.class_name, file=place.file, line=place.line)
@@ -74,14 +69,11 @@ class RowFacts:
 
 NO_FACTS = RowFacts()
 
-_PLACE = ("class_name", "file", "line")
-
 
 def facts_in_common(several: Sequence[RowFacts]) -> RowFacts:
     """Return what is the same in all of ``several``; None for the rest.
 
-    A row that has runs of several graphs has the facts of each. Those of which nothing was gathered
-    tell nothing but where they stand: they take nothing from what is known of the others.
+    A row that has runs of several graphs has the facts of each.
 
     Args:
         several: at least one.
@@ -89,19 +81,18 @@ def facts_in_common(several: Sequence[RowFacts]) -> RowFacts:
     first = several[0]
     if all(facts == first for facts in several):
         return first
-    gathered = [facts for facts in several if facts.is_gathered] or [first]
-    known = {
-        field.name: _one_of([getattr(facts, field.name) for facts in gathered], field.default)
+    in_common = {
+        field.name: _one_of([getattr(facts, field.name) for facts in several])
         for field in fields(RowFacts)
-        if field.name not in (*_PLACE, "has_all_flops")
     }
-    place = {name: _one_of([getattr(facts, name) for facts in several], None) for name in _PLACE}
-    return RowFacts(**place, **known, has_all_flops=all(each.has_all_flops for each in gathered))
+    # At least so many in one of them are at least so many in all.
+    in_common["has_all_flops"] = all(facts.has_all_flops for facts in several)
+    return RowFacts(**in_common)
 
 
-def _one_of(values: Sequence[Any], default: Any) -> Any:
-    """Return the value that all of ``values`` are, or else ``default``."""
-    return values[0] if all(value == values[0] for value in values) else default
+def _one_of(values: Sequence[Any]) -> Any:
+    """Return the value that all of ``values`` are, or None."""
+    return values[0] if all(value == values[0] for value in values) else None
 
 
 def sum_of_facts(several: Sequence[RowFacts]) -> RowFacts:
