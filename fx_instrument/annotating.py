@@ -8,9 +8,11 @@ was counted up to then.
 from __future__ import annotations
 
 import inspect
+import sys
 import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from torch import fx, nn
@@ -21,7 +23,7 @@ from .codegen import is_inserted
 from .counting import OperationCounter, ValueFacts, facts_of_value, parameters_in, tensors_of
 from .facts import RowFacts, sum_of_facts
 from .frame_calls import TorchCalls
-from .frames import Frame, FrameRuns, GraphFrame, Run
+from .frames import Frame, FrameRuns, GraphFrame, Run, place_of_call
 from .insertion import is_row
 from .marks import CURRENT, is_compiled
 from .plans import Member
@@ -236,7 +238,7 @@ class AnnotatingRuns(FrameRuns):
         if site.times in spans:
             module = self.modules.get(site)
             parameters = None if module is None else tuple(module.parameters())
-            noted[path] = self._facts_of(spans[site.times], parameters)
+            noted[path] = self._facts_of(spans[site.times], parameters).standing_at(site.facts)
         for key, inner in site.inner.items():
             self._add_site(noted, inner, (*path, key), spans, run)
         for variant, graph in site.graphs.items():
@@ -316,6 +318,14 @@ class _AnnotatingRun(Run):
         output = super().call(frame, module, self.as_part(module, run_module), args, kwargs)
         self.note_last(output)
         return output
+
+    def _place_of(self, frame: Frame, module: nn.Module) -> tuple[Member | None, CallSite]:
+        member, site = super()._place_of(frame, module)
+        file, line = place_of_call(sys._getframe(1))
+        if (file, line) != (site.facts.file, site.facts.line):
+            # Statements of several lines call it: there is no one line that the row stands in.
+            site.facts = replace(site.facts, line=None)
+        return member, site
 
     def call_in_recording(
         self,
