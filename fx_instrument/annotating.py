@@ -31,6 +31,7 @@ from .preserving import StorageCopies
 from .recording import NodeRow
 from .resuming import RESUMABLE
 from .sites import CallSite, GraphSite, Path, Times, path_of_node
+from .value_checks import check_value
 from .variants import Graphs, Variant
 
 __all__ = ["AnnotatingRuns", "Interception", "facts_of_call"]
@@ -534,6 +535,8 @@ class _AnnotatingRun(Run):
             elif node.op == "get_attr":
                 held = _at(model, str(node.target))
                 value, parameters = facts_of_value(held), tuple(parameters_in(held))
+            elif node.target is check_value:
+                value = facts_of_value(None)
             noted.setdefault(node, []).append(_Span(start, end, value, parameters))
         self._recorded.clear()
 

@@ -39,7 +39,7 @@ def without_dispatch_modes() -> Iterator[None]:
     modes = []
     try:
         while torch._C._len_torch_dispatch_stack():
-            modes.append(torch._C._pop_torch_dispatch_stack())
+            modes.append(torch._C._pop_torch_dispatch_stack(None))
         yield
     finally:
         for mode in reversed(modes):
