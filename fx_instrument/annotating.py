@@ -152,7 +152,14 @@ class _NotingCalls(TorchCalls):
 
 
 class AnnotatingRuns(FrameRuns):
-    """Runs of a model that keep no times, on the graphs of ``frames``, with a tree of their own."""
+    """Runs of a model that keep no times, on the graphs of ``frames``, with a tree of their own.
+
+    Attributes:
+        counter: of the operations.
+        interception: stands in the way of calls that the model makes of itself.
+        modules: those that are called, by where.
+        has_recorded: whether a graph was made of a call.
+    """
 
     def __init__(
         self, frames: FrameRuns, counter: OperationCounter, interception: Interception
@@ -160,6 +167,7 @@ class AnnotatingRuns(FrameRuns):
         self.counter = counter
         self.interception = interception
         self.modules: dict[CallSite, nn.Module] = {}
+        self.has_recorded = False
         self._finished: _AnnotatingRun | None = None
         super().__init__(
             frames.root_graphs,
@@ -280,8 +288,8 @@ class AnnotatingRuns(FrameRuns):
             has_all_flops=has_all_flops,
             bytes_read=last.bytes_read - first.bytes_read,
             bytes_written=last.bytes_written - first.bytes_written,
-            live_bytes=last.live_bytes,
-            peak_bytes=max(peaks, default=last.live_bytes),
+            live_bytes=None if self.has_recorded else last.live_bytes,
+            peak_bytes=None if self.has_recorded else max(peaks, default=last.live_bytes),
         )
 
 
@@ -479,6 +487,9 @@ class _AnnotatingRun(Run):
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> Any:
+        assert isinstance(self.runs, AnnotatingRuns)
+        # What a recording keeps of the values, and the code as it is, hold more than graphs do.
+        self.runs.has_recorded = True
         output = super().record(site, times, graphs, module, run_module, args, kwargs)
         for variant, graph_site in site.graphs.items():
             noted = self.nodes[graph_site]

@@ -5,7 +5,7 @@ It knows nothing of torch's classes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -43,7 +43,8 @@ class RowFacts:
         bytes_written: of outputs and of what is changed in place.
         output_bytes: of the storages of what it gives, each counted once.
         live_bytes: of the inputs and of what the run has made, after the row; parameters and
-            buffers are not among them.
+            buffers are not among them, nor is what an operation needs within itself. Not known if
+            the run was the first of its kind, of which a graph was made, as that holds more.
         peak_bytes: the most of these at once while the row ran.
     """
 
@@ -113,12 +114,12 @@ def sum_of_facts(several: Sequence[RowFacts]) -> RowFacts:
         several[-1],
         flops=sum(flops) if flops else None,
         has_all_flops=all(facts.has_all_flops for facts in several),
-        bytes_read=_sum([facts.bytes_read for facts in several]),
-        bytes_written=_sum([facts.bytes_written for facts in several]),
-        peak_bytes=max((facts.peak_bytes or 0 for facts in several), default=None),
+        bytes_read=_combined(sum, [facts.bytes_read for facts in several]),
+        bytes_written=_combined(sum, [facts.bytes_written for facts in several]),
+        peak_bytes=_combined(max, [facts.peak_bytes for facts in several]),
     )
 
 
-def _sum(values: Sequence[int | None]) -> int | None:
+def _combined(combine: Callable[[list[int]], int], values: Sequence[int | None]) -> int | None:
     known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+    return combine(known) if len(known) == len(values) else None

@@ -589,6 +589,21 @@ def test_graphs_that_annotating_has_made_serve_the_calls_that_follow() -> None:
     assert all(row.facts.shapes is not None for row in report.rows if row.num_calls)
 
 
+def test_memory_is_not_known_of_a_run_of_which_a_graph_is_made() -> None:
+    model = closed.Frame(BySize().eval())
+    with torch.no_grad():
+        m = instrument(model)
+        m.annotate(X)
+        m(X)
+        first = {row.name: row.facts for row in m.report().rows if row.num_calls}
+        m.annotate(X)
+    again = {row.name: row.facts for row in m.report().rows if row.num_calls}
+    assert all(facts.live_bytes is facts.peak_bytes is None for facts in first.values())
+    assert again["parts_0_part"].live_bytes == again["parts_0_part"].peak_bytes == 60 + 80
+    for name, facts in again.items():
+        assert dataclasses.replace(facts, live_bytes=None, peak_bytes=None) == first[name]
+
+
 def test_arguments_by_name_alone() -> None:
     linear = facts_of(Trains().eval(), x=X)["linear"]
     assert (linear.flops, linear.num_params) == (90, 12)
@@ -674,15 +689,29 @@ def test_torchvision_models_own_file_is_that_of_the_call() -> None:
     )
 
 
-def test_code_without_a_file_has_the_name_that_it_was_compiled_under() -> None:
+MADE = """
+class Made(nn.Module):
+    def forward(self, x):
+        if self.is_closed:
+            self.count = 1
+        return torch.relu(x)
+
+def made(x):
+    return torch.relu(x)
+"""
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_code_without_a_file_is_not_known_or_that_of_its_caller(is_closed: bool) -> None:
     namespace: dict[str, Any] = {"nn": nn, "torch": torch, "__name__": "made_here"}
-    exec(
-        "class Made(nn.Module):\n    def forward(self, x):\n        return torch.relu(x)\n",
-        namespace,
-    )
-    facts = facts_of(namespace["Made"](), X)["relu"]
-    assert facts.file in (None, "<string>")
-    assert facts.line in (None, 3)
+    exec(MADE, namespace)
+    model = namespace["Made"]()
+    model.is_closed = is_closed
+    (row,) = [row for row in annotated(model, X).rows if "relu" in row.name]
+    assert row.facts.file is row.facts.line is None
+    facts = facts_of(Applies(namespace["made"]), X)["relu"]
+    assert facts.file == __file__
+    assert facts.line == line_of(Applies.forward, "self.function(")
 
 
 def test_model_of_torch_alone_has_no_line_of_the_callers() -> None:
@@ -691,10 +720,10 @@ def test_model_of_torch_alone_has_no_line_of_the_callers() -> None:
 
 
 def test_item_of_what_a_layer_gives_stands_in_the_forward_that_takes_it() -> None:
-    model = closed.Frame(nn.TransformerEncoderLayer(8, 2, 16).eval())
-    for row in annotated(model, torch.ones(2, 1, 8)).rows:
-        if row.op == "call_function" and "getitem" in row.target:
-            assert row.facts.class_name == "torch.nn.modules.transformer.TransformerEncoderLayer"
+    rows = annotated(nn.TransformerEncoderLayer(8, 2, 16).eval(), torch.ones(2, 1, 8)).rows
+    (item,) = [row for row in rows if row.name == "getitem"]
+    assert item.facts.class_name == "torch.nn.modules.transformer.TransformerEncoderLayer"
+    assert item.module == ""
 
 
 # The run in which they are gathered
