@@ -8,8 +8,11 @@ was counted up to then.
 from __future__ import annotations
 
 import inspect
+import sys
 import types
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from torch import fx, nn
@@ -20,8 +23,7 @@ from .codegen import is_inserted
 from .counting import OperationCounter, ValueFacts, facts_of_value, parameters_in, tensors_of
 from .facts import RowFacts, sum_of_facts
 from .frame_calls import TorchCalls
-from .frames import Frame, FrameRuns, GraphFrame, Run
-from .guards import runs_hooks
+from .frames import Frame, FrameRuns, GraphFrame, Run, place_of_call
 from .insertion import is_row
 from .marks import CURRENT, is_compiled
 from .plans import Member
@@ -29,6 +31,7 @@ from .preserving import StorageCopies
 from .recording import NodeRow
 from .resuming import RESUMABLE
 from .sites import CallSite, GraphSite, Path, Times, path_of_node
+from .value_checks import check_value
 from .variants import Graphs, Variant
 
 __all__ = ["AnnotatingRuns", "Interception", "facts_of_call"]
@@ -149,7 +152,14 @@ class _NotingCalls(TorchCalls):
 
 
 class AnnotatingRuns(FrameRuns):
-    """Runs of a model that keep no times, on the graphs of ``frames``, with a tree of their own."""
+    """Runs of a model that keep no times, on the graphs of ``frames``, with a tree of their own.
+
+    Attributes:
+        counter: of the operations.
+        interception: stands in the way of calls that the model makes of itself.
+        modules: those that are called, by where.
+        has_recorded: whether a graph was made of a call.
+    """
 
     def __init__(
         self, frames: FrameRuns, counter: OperationCounter, interception: Interception
@@ -157,6 +167,7 @@ class AnnotatingRuns(FrameRuns):
         self.counter = counter
         self.interception = interception
         self.modules: dict[CallSite, nn.Module] = {}
+        self.has_recorded = False
         self._finished: _AnnotatingRun | None = None
         super().__init__(
             frames.root_graphs,
@@ -236,15 +247,21 @@ class AnnotatingRuns(FrameRuns):
         if site.times in spans:
             module = self.modules.get(site)
             parameters = None if module is None else tuple(module.parameters())
-            noted[path] = self._facts_of(spans[site.times], parameters)
+            noted[path] = self._facts_of(spans[site.times], parameters).standing_at(site.facts)
         for key, inner in site.inner.items():
             self._add_site(noted, inner, (*path, key), spans, run)
         for variant, graph in site.graphs.items():
             for index, frame in graph.frames.items():
                 below = path_of_node(path, variant, variant.nodes[index])
                 self._add_site(noted, frame, below, spans, run)
+            targets = Counter(node.target for node in variant.nodes if variant.closed)
             for node, node_spans in run.nodes.get(graph, {}).items():
-                noted[path_of_node(path, variant, node)] = self._facts_of(node_spans)
+                facts = noted[path_of_node(path, variant, node)] = self._facts_of(node_spans)
+                if node.op == "call_module" and targets[node.target] == 1:
+                    member = self.member(_at(variant.graph_module, str(node.target)))
+                    if member is not None:
+                        # As the call that the graph was recorded of came to the module.
+                        noted.setdefault((*path, member.path), facts)
 
     def _facts_of(
         self, spans: Iterable[_Span], parameters: tuple[nn.Parameter, ...] | None = None
@@ -271,8 +288,8 @@ class AnnotatingRuns(FrameRuns):
             has_all_flops=has_all_flops,
             bytes_read=last.bytes_read - first.bytes_read,
             bytes_written=last.bytes_written - first.bytes_written,
-            live_bytes=last.live_bytes,
-            peak_bytes=max(peaks, default=last.live_bytes),
+            live_bytes=None if self.has_recorded else last.live_bytes,
+            peak_bytes=None if self.has_recorded else max(peaks, default=last.live_bytes),
         )
 
 
@@ -310,6 +327,14 @@ class _AnnotatingRun(Run):
         output = super().call(frame, module, self.as_part(module, run_module), args, kwargs)
         self.note_last(output)
         return output
+
+    def _place_of(self, frame: Frame, module: nn.Module) -> tuple[Member | None, CallSite]:
+        member, site = super()._place_of(frame, module)
+        file, line = place_of_call(sys._getframe(1))
+        if (file, line) != (site.facts.file, site.facts.line):
+            # Statements of several lines call it: there is no one line that the row stands in.
+            site.facts = replace(site.facts, line=None)
+        return member, site
 
     def call_in_recording(
         self,
@@ -349,12 +374,23 @@ class _AnnotatingRun(Run):
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> Any:
-        graphs = member.graphs
-        if graphs is not None and not graphs.is_shut and not runs_hooks(member.module):
-            # A capture runs operations that are none of the call's.
-            with self.counter.stopped():
-                graphs.variant_for(member.module, args, kwargs)
-        return super().run_member(site, times, member, run_module, args, kwargs)
+        # A capture runs operations that are none of the call's, and guards of torch tell tensors
+        # that a mode sees from others.
+        with self.counter.stopped():
+            return super().run_member(site, times, member, run_module, args, kwargs)
+
+    def run_closed(
+        self,
+        site: CallSite,
+        times: Times | None,
+        module: nn.Module,
+        run_module: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        outer: Any = None,
+    ) -> Any:
+        with self.counter.going_on():
+            return super().run_closed(site, times, module, run_module, args, kwargs, outer)
 
     def run_open(
         self,
@@ -371,7 +407,8 @@ class _AnnotatingRun(Run):
         if variant.closed:
             CURRENT.frame = _NotingGraphFrame(self, graph_site, variant, module)
         try:
-            output = self._run_nodes(variant, nodes, stand_in, args, kwargs)
+            with self.counter.going_on():
+                output = self._run_nodes(variant, nodes, stand_in, args, kwargs)
         finally:
             CURRENT.frame = None
         self.events.append((site.times, (start, self.clock())))
@@ -450,6 +487,9 @@ class _AnnotatingRun(Run):
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> Any:
+        assert isinstance(self.runs, AnnotatingRuns)
+        # What a recording keeps of the values, and the code as it is, hold more than graphs do.
+        self.runs.has_recorded = True
         output = super().record(site, times, graphs, module, run_module, args, kwargs)
         for variant, graph_site in site.graphs.items():
             noted = self.nodes[graph_site]
@@ -506,6 +546,8 @@ class _AnnotatingRun(Run):
             elif node.op == "get_attr":
                 held = _at(model, str(node.target))
                 value, parameters = facts_of_value(held), tuple(parameters_in(held))
+            elif node.target is check_value:
+                value = facts_of_value(None)
             noted.setdefault(node, []).append(_Span(start, end, value, parameters))
         self._recorded.clear()
 

@@ -145,6 +145,15 @@ class OperationCounter(TorchDispatchMode):
         finally:
             self.__enter__()
 
+    @contextlib.contextmanager
+    def going_on(self) -> Iterator[None]:
+        """Count in the block, also if it lies in one of :meth:`stopped`."""
+        if self in all_dispatch_modes():
+            yield
+            return
+        with self:
+            yield
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
@@ -290,20 +299,21 @@ class _Operation:
 
 
 def facts_of_value(value: Any) -> ValueFacts:
-    """Return the facts of the tensors in ``value``."""
+    """Return the facts of the tensors in ``value``, unseen by modes of torch."""
     tensors = tensors_of(value)
     storages = {}
-    for tensor in tensors:
-        storage = storage_of(tensor)
-        if storage is not None:
-            storages[storage._cdata] = storage.nbytes()
-    return ValueFacts(
-        tuple(map(_shape_of, tensors)),
-        tuple(str(tensor.dtype).removeprefix("torch.") for tensor in tensors),
-        tuple(str(tensor.device) for tensor in tensors),
-        tuple(map(_memory_format_of, tensors)),
-        sum(storages.values()),
-    )
+    with torch._C.DisableTorchFunction():
+        for tensor in tensors:
+            storage = storage_of(tensor)
+            if storage is not None:
+                storages[storage._cdata] = storage.nbytes()
+        return ValueFacts(
+            tuple(map(_shape_of, tensors)),
+            tuple(str(tensor.dtype).removeprefix("torch.") for tensor in tensors),
+            tuple(str(tensor.device) for tensor in tensors),
+            tuple(map(_memory_format_of, tensors)),
+            sum(storages.values()),
+        )
 
 
 def parameters_in(value: Any) -> list[nn.Parameter]:

@@ -5,8 +5,9 @@ It knows nothing of torch's classes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 __all__ = ["NO_FACTS", "RowFacts", "facts_in_common", "sum_of_facts"]
 
@@ -23,7 +24,9 @@ class RowFacts:
         class_name: the class of the module that is called or, for other rows, in whose forward the
             row stands, with its module, as in ``torch.nn.modules.linear.Linear``.
         file: the source file of the call, of the user's code and not of torch's.
-        line: the line there.
+        line: the line there, where the instruction starts that makes the call. In a frame all calls
+            of one module are one row: the line is that of the first, and not known once
+            ``annotate()`` has seen that several lines call it.
         shapes: of the tensors in what it gives, in the order in which they are found there.
         dtypes: of the same, as in ``float32``.
         devices: of the same, as in ``cpu``.
@@ -40,7 +43,8 @@ class RowFacts:
         bytes_written: of outputs and of what is changed in place.
         output_bytes: of the storages of what it gives, each counted once.
         live_bytes: of the inputs and of what the run has made, after the row; parameters and
-            buffers are not among them.
+            buffers are not among them, nor is what an operation needs within itself. Not known if
+            the run was the first of its kind, of which a graph was made, as that holds more.
         peak_bytes: the most of these at once while the row ran.
     """
 
@@ -80,12 +84,18 @@ def facts_in_common(several: Sequence[RowFacts]) -> RowFacts:
     first = several[0]
     if all(facts == first for facts in several):
         return first
-    differing = {
-        field.name: field.default
+    in_common = {
+        field.name: _one_of([getattr(facts, field.name) for facts in several])
         for field in fields(RowFacts)
-        if any(getattr(facts, field.name) != getattr(first, field.name) for facts in several)
     }
-    return replace(first, **differing)  # type: ignore[arg-type]
+    # At least so many in one of them are at least so many in all.
+    in_common["has_all_flops"] = all(facts.has_all_flops for facts in several)
+    return RowFacts(**in_common)
+
+
+def _one_of(values: Sequence[Any]) -> Any:
+    """Return the value that all of ``values`` are, or None."""
+    return values[0] if all(value == values[0] for value in values) else None
 
 
 def sum_of_facts(several: Sequence[RowFacts]) -> RowFacts:
@@ -104,12 +114,12 @@ def sum_of_facts(several: Sequence[RowFacts]) -> RowFacts:
         several[-1],
         flops=sum(flops) if flops else None,
         has_all_flops=all(facts.has_all_flops for facts in several),
-        bytes_read=_sum([facts.bytes_read for facts in several]),
-        bytes_written=_sum([facts.bytes_written for facts in several]),
-        peak_bytes=max((facts.peak_bytes or 0 for facts in several), default=None),
+        bytes_read=_combined(sum, [facts.bytes_read for facts in several]),
+        bytes_written=_combined(sum, [facts.bytes_written for facts in several]),
+        peak_bytes=_combined(max, [facts.peak_bytes for facts in several]),
     )
 
 
-def _sum(values: Sequence[int | None]) -> int | None:
+def _combined(combine: Callable[[list[int]], int], values: Sequence[int | None]) -> int | None:
     known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+    return combine(known) if len(known) == len(values) else None

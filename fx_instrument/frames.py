@@ -38,7 +38,7 @@ from .tape import Recorded, Stopwatch, ValueChanged, is_recording, record
 from .tracer import is_leaf, reason_to_close, runs_no_python
 from .variants import Graphs, Variant
 
-__all__ = ["FrameRuns", "GraphFrame", "Run", "like"]
+__all__ = ["FrameRuns", "GraphFrame", "Run", "like", "place_of_call"]
 
 # Readings that may wait as Python objects before they are packed.
 _MAX_PENDING_READINGS = 2**16
@@ -397,8 +397,7 @@ class FrameRuns:
         """
         with self.lock:
             if key not in inner:
-                place = users_place(sys._getframe(1), _ENDS)
-                file, line = (place.code.co_filename, line_at(place)) if place else (None, None)
+                file, line = place_of_call(sys._getframe(1))
                 inner[key] = CallSite(row, self._new_times(), RowFacts(class_name, file, line))
                 if module is not None:
                     inner[key].look_at(module)
@@ -791,6 +790,12 @@ FrameRuns.run_class = Run
 
 # Their callers are none of the model's.
 _ENDS = (FrameRuns.run.__code__, DRIVING_CODE)
+
+
+def place_of_call(frame: types.FrameType) -> tuple[str | None, int | None]:
+    """Return the file and the line of the user's statement that ``frame`` was called from."""
+    place = users_place(frame, _ENDS)
+    return (place.code.co_filename, line_at(place)) if place else (None, None)
 
 
 def _has_odd(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

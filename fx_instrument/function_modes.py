@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["all_dispatch_modes", "all_modes", "push_mode", "put_in", "set_modes", "take_out"]
+__all__ = [
+    "all_dispatch_modes", "all_modes", "push_mode", "put_in", "set_modes", "take_out",
+    "without_dispatch_modes",
+]  # fmt: skip
 
 push_mode = torch._C._push_on_torch_function_stack
 _pop_mode = torch._C._pop_torch_function_stack
@@ -23,6 +28,22 @@ def all_dispatch_modes() -> list[Any]:
     """Return the modes that see the thread's operations, the top last."""
     num_modes = torch._C._len_torch_dispatch_stack()
     return [torch._C._get_dispatch_stack_at(index) for index in range(num_modes)]
+
+
+@contextlib.contextmanager
+def without_dispatch_modes() -> Iterator[None]:
+    """Let no mode see the thread's operations in the block.
+
+    While one does, guards of torch tell tensors from those of calls that none sees.
+    """
+    modes = []
+    try:
+        while torch._C._len_torch_dispatch_stack():
+            modes.append(torch._C._pop_torch_dispatch_stack(None))
+        yield
+    finally:
+        for mode in reversed(modes):
+            torch._C._push_on_torch_dispatch_stack(mode)
 
 
 def set_modes(modes: list[Any]) -> None:

@@ -28,9 +28,13 @@ class LastCall:
     Args:
         args: its arguments.
         kwargs: the same, by name.
+        is_training: whether the model trained.
     """
 
-    def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def __init__(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], is_training: bool = False
+    ) -> None:
+        self._is_training = is_training
         # This is done for each call with other arguments: what is rare is asked for last.
         try:
             if torch._C._len_torch_function_stack():
@@ -45,12 +49,19 @@ class LastCall:
         self._is_inference = torch.is_inference_mode_enabled()
         self._autocast = _autocast_settings() if torch._C._is_any_autocast_enabled() else None
 
-    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def arguments(self, is_training: bool = False) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments, positional and by name.
 
+        Args:
+            is_training: whether the model trains now.
+
         Raises:
-            ArgumentsNotKnownError: one is gone, was changed since, or may have been.
+            ArgumentsNotKnownError: one is gone, was changed since, or may have been; or the model
+                trained and does no more, or the other way round.
         """
+        if is_training is not self._is_training:
+            was = "training" if self._is_training else "evaluation"
+            _refuse(f"was made in {was} mode, which the model is in no more")
         return self._args(), self._kwargs()
 
     @contextlib.contextmanager

@@ -129,7 +129,7 @@ class Instrumentation:
         self._last_call: LastCall | None = None
         self._annotated_call: LastCall | None = None
         self._last_input: Callable[[], Any] = _no_input
-        self._last_modes = (True, False)
+        self._last_modes: tuple[bool, ...] = ()
         self._lock = new_lock()
         self._annotating_lock = new_lock()
 
@@ -212,14 +212,19 @@ class Instrumentation:
         """Run the forward of the drop-in, and record it."""
         if torch.get_num_threads() != self.num_threads or not self._all_num_threads:
             self._note_threads()
-        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        modes = (
+            module.training,
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            torch._C._is_any_autocast_enabled(),
+        )
         if (
             kwargs
             or len(args) != 1
             or self._last_input() is not args[0]
             or self._last_modes != modes
         ):
-            self._note_call(args, kwargs)
+            self._note_call(modes, args, kwargs)
         variant = self.variant_for(module, args, kwargs)
         if variant is None or variant.recorder is None:
             return self.run(module, variant, args, kwargs)
@@ -254,12 +259,14 @@ class Instrumentation:
         finally:
             CURRENT.untimed = outer
 
-    def _note_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def _note_call(
+        self, modes: tuple[bool, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
         """Keep what a call was given that is not given the same as the one before."""
         is_one = len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor)
         self._last_input = weakref.ref(args[0]) if is_one else _no_input
-        self._last_modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-        self._last_call = LastCall(args, kwargs)
+        self._last_modes = modes
+        self._last_call = LastCall(args, kwargs, modes[0])
 
     def _note_threads(self) -> None:
         """Keep with how many threads a run takes place."""
@@ -648,7 +655,7 @@ class Instrumentation:
                 "recorded; call annotate() with the arguments of a call, then report()"
             )
         if self._annotated_call is not call:
-            args, kwargs = call.arguments()
+            args, kwargs = call.arguments(module.training)
             with call.modes():
                 self.annotate(module, args, kwargs)
             self._annotated_call = call

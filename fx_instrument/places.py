@@ -6,6 +6,7 @@ It knows nothing of graphs and reports.
 from __future__ import annotations
 
 import functools
+import linecache
 import types
 from bisect import bisect_right
 from collections.abc import Collection
@@ -39,6 +40,8 @@ class _IsUsers(dict[str, bool]):
 
     def __missing__(self, name: str) -> bool:
         is_users = origin_of(name) is Origin.USER and not name.startswith(_GENERATED)
+        # Of code that a string was compiled to nobody can see a line; that of a notebook is kept.
+        is_users = is_users and (not name.startswith("<") or name in linecache.cache)
         self[name] = is_users
         return is_users
 

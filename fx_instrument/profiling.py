@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import types
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -77,17 +79,10 @@ class profile:  # noqa: N801 - a context manager, named like the one of torch
         self._state: Instrumentation | None = None
 
     def __enter__(self) -> profile:
-        name = type(self.model).__qualname__
         if self._state is not None:
+            name = type(self.model).__qualname__
             raise ProfileError(f"this profile of {name} was entered before; make a new one")
-        if is_instrumented(self.model):
-            raise ProfileError(
-                f"the model ({name}) is timed already; use its own report(), or profile the model "
-                "that it was made from"
-            )
-        with _lock:
-            self._check_overlap()
-            _active.append(self)
+        self._claim()
         try:
             # What the model is without the block: the same state, and its own class.
             eager = plain_view(self.model)
@@ -104,11 +99,43 @@ class profile:  # noqa: N801 - a context manager, named like the one of torch
         error: BaseException | None,
         trace: types.TracebackType | None,
     ) -> None:
-        state = self._entered()
+        self._end(self._entered())
+
+    def _end(self, state: Instrumentation) -> None:
         _leave(self)
         if type(self.model) is state.timed_class:
             # Not by ``__class__``, which means something else for a timed model.
             _CLASS.__set__(self.model, type(state.model))
+
+    @contextlib.contextmanager
+    def _as_in_block(self) -> Iterator[Instrumentation]:
+        """Let the model be what it is in the block of this profile, which may have ended."""
+        state = self._entered()
+        if type(self.model) is state.timed_class:
+            yield state
+            return
+        self._claim()
+        try:
+            if type(self.model) is not type(state.model):
+                raise ProfileError(
+                    f"the model is a {type(self.model).__qualname__} now, and was a "
+                    f"{type(state.model).__qualname__} in the block; gather facts before it changes"
+                )
+            object.__setattr__(self.model, "__class__", state.timed_class)
+            yield state
+        finally:
+            self._end(state)
+
+    def _claim(self) -> None:
+        """Note that the model is being profiled, if nothing else times it."""
+        if is_instrumented(self.model):
+            raise ProfileError(
+                f"the model ({type(self.model).__qualname__}) is timed already; use its own "
+                "report(), or profile the model that it was made from"
+            )
+        with _lock:
+            self._check_overlap()
+            _active.append(self)
 
     def _check_overlap(self) -> None:
         own = {id(module) for module in self.model.modules()}
@@ -121,20 +148,46 @@ class profile:  # noqa: N801 - a context manager, named like the one of torch
                     "in progress; leave that first"
                 )
 
-    def report(self, warmup: int | str | None = None) -> Report:
+    def report(self, warmup: int | str | None = None, *, facts: bool = False) -> Report:
         """Return the :class:`Report` of the runs in the block.
 
         Args:
             warmup: how many of the first runs are left out, or ``"auto"``; by default what the
                 profile was told.
+            facts: whether to gather the facts of the last call in the block first, as
+                :meth:`annotate` does with its arguments, in the modes in which it was made; once
+                for one call.
 
         Raises:
+            ArgumentsNotKnownError: the arguments of that call can't be had again: a tensor is gone
+                or was changed since, or something other than tensors and plain values was given.
             EmptyRecordingError: the model was not called, or no run is left.
-            ProfileError: the block has not been entered.
+            ProfileError: the block has not been entered; or it has ended, and for the facts the
+                model would have to be timed while another profile is in progress.
             RunsNotKeptError: ``warmup`` was given, but only a sketch of the runs is kept.
             ValueError: ``warmup`` is something else.
         """
+        if facts:
+            with self._as_in_block() as state:
+                state.annotate_last(self.model)
         return self._entered().report(warmup)
+
+    def annotate(self, *args: Any, **kwargs: Any) -> None:
+        """Gather the facts of the rows, in the block or after it; see :class:`RowFacts`.
+
+        The model runs once more, in the modes that it and torch are in now, as
+        :func:`fx_instrument.annotate` tells.
+
+        Args:
+            *args: the arguments of a call.
+            **kwargs: the same, by name.
+
+        Raises:
+            ProfileError: the block has not been entered; or it has ended, and another profile is in
+                progress.
+        """
+        with self._as_in_block() as state:
+            state.annotate(self.model, args, kwargs)
 
     def pause(self) -> None:
         """Record no run from the next call on, until :meth:`resume`.

@@ -26,7 +26,7 @@ from .arguments import has_tensor, infers_from_numpy, name_of_class
 from .call_guards import STARS, compile_arguments, is_plain_torch, reason_against
 from .capture import Capture, paused_collector
 from .closing import runs_layers_as_its_own
-from .function_modes import all_modes
+from .function_modes import all_modes, without_dispatch_modes
 from .guards import Facts, ambient_state, forward_of, runs_class_forward
 from .locks import TRACE_LOCK
 from .places import PLACE, users_place
@@ -262,7 +262,7 @@ class Tape:
 
     def record(self, call: Callable[..., Any]) -> Recorded:
         """Call ``call``, which runs the model's forward, and return what became of it."""
-        with self._giving_up(), no_profiler():
+        with self._giving_up(), no_profiler(), without_dispatch_modes():
             self._facts.add_ambient(self._ambient)
             self._reads.note_module("", self._model)
             self._add_placeholders(forward_of(type(self._model)))
@@ -283,7 +283,7 @@ class Tape:
                 output = self._run(call)
         finally:
             _state.tape = None
-        with self._giving_up(), no_profiler():
+        with self._giving_up(), no_profiler(), without_dispatch_modes():
             self._note_changes(output)
             if self.reason is None:
                 return self._finish(output)
@@ -413,11 +413,11 @@ class Tape:
         if module is self._model or module is self._owner:
             self.suspect("it calls itself")
             return self._let(original, module, *args, **kwargs)
+        if self._is_leaf(module):
+            return self._leaf_called(original, path, module, args, kwargs)
         stack = self._stack
         self._stack = {**stack, path: (path, type(module))}
         try:
-            if self._is_leaf(module):
-                return self._leaf_called(original, path, module, args, kwargs)
             self._opened.append((path, module))
             try:
                 self._reads.note_module(path, module)
@@ -465,7 +465,10 @@ class Tape:
         if not self._snapshot.is_unchanged(path):
             self.suspect(f"it changes the module {path!r} before it calls it")
             return
+        # Nodes that it takes its arguments from stand in the forward that calls it.
+        stack, self._stack = self._stack, {**self._stack, path: (path, type(module))}
         node = self._create_node("call_module", path, *call)
+        self._stack = stack
         self._reads.note_call(path, module)
         is_layer = is_torch_layer(module)
         if is_layer:

@@ -120,7 +120,7 @@ class _InnerRows:
         self._noted = noted
         self._places: dict[tuple[int, NodeRow], int] = {}
         self._calls: list[list[InnerRow]] = []
-        self._facts: list[RowFacts] = []
+        self._facts: list[list[RowFacts]] = []
 
     def add_calls(self, site: CallSite, parent: int, path: Path) -> None:
         """Add what is called at ``site``, whose own row is ``parent``."""
@@ -175,7 +175,7 @@ class _InnerRows:
             return facts
         num_root_rows = len(self._root_facts)
         is_of_root = above < num_root_rows
-        outer = self._root_facts[above] if is_of_root else self._facts[above - num_root_rows]
+        outer = self._root_facts[above] if is_of_root else self._facts[above - num_root_rows][0]
         return replace(facts, file=outer.file, line=outer.line)
 
     def _starts_of(self, times: Times) -> Ints:
@@ -194,9 +194,8 @@ class _InnerRows:
         place = self._places.setdefault((parent, row), len(self._calls))
         if place == len(self._calls):
             self._calls.append([])
-            self._facts.append(facts)
-        elif self._facts[place] != facts:
-            self._facts[place] = facts_in_common([self._facts[place], facts])
+            self._facts.append([])
+        self._facts[place].append(facts)
         runs = np.searchsorted(self._numbers, numbers)
         self._calls[place].append(InnerRow(row, parent, runs, ns, starts_ns))
         return len(self._root_facts) + place
@@ -204,8 +203,17 @@ class _InnerRows:
     def recording(self, rows: tuple[NodeRow, ...], readings_ns: Ints) -> Recording:
         """Return the recording of runs of ``rows``, with all that was added below them."""
         has_run = every_run(len(readings_ns), len(rows))
-        facts = (*self._root_facts, *self._facts)
+        facts = (*self._root_facts, *map(self._facts_of_row, self._calls, self._facts))
         return Recording(rows, readings_ns, has_run, self._finish(), facts)
+
+    @staticmethod
+    def _facts_of_row(calls: Sequence[InnerRow], facts: Sequence[RowFacts]) -> RowFacts:
+        """Return what is known of a row of which each of ``calls`` has ``facts``.
+
+        It may run in several ways: as it is, and as graphs. Those that never came to it count not.
+        """
+        of_calls = [each for item, each in zip(calls, facts, strict=True) if len(item.runs)]
+        return facts_in_common(of_calls or facts)
 
     def _finish(self) -> tuple[InnerRow, ...]:
         """Return the rows, a parent always before what is below it."""
@@ -216,7 +224,12 @@ class _InnerRows:
 
 
 def _facts_at(path: Path, standing: RowFacts, noted: Mapping[Path, RowFacts]) -> RowFacts:
-    return noted[path].standing_at(standing) if path in noted else standing
+    if path not in noted:
+        return standing
+    found = noted[path]
+    if found.class_name is not None and found.line != standing.line:
+        standing = replace(standing, line=None)
+    return found.standing_at(standing)
 
 
 def row_below(path: str, row: NodeRow, first_paths: Mapping[str, str]) -> NodeRow:
