@@ -11,7 +11,7 @@ from .errors import NoSuchRowError
 from .fact_columns import module_of
 from .rows import Choice, Row, Rows
 
-__all__ = ["Patterns", "choice_of"]
+__all__ = ["Patterns", "choice_of", "choice_of_each"]
 
 Patterns: TypeAlias = str | Sequence[str]
 
@@ -46,12 +46,34 @@ def choice_of(
             f"where() needs one of {', '.join(f'{key}=' for key in _NAMES)}, or a function of a row"
         )
 
+    return _choice(measured, predicate, [*asked.items()])
+
+
+def choice_of_each(measured: Rows, asked: Iterable[tuple[str, str]]) -> Choice:
+    """Return which rows fit each of several patterns, of which some may be of the same name.
+
+    Args:
+        measured: the rows to choose from.
+        asked: the patterns, each after what it is for: ``module``, ``op``, ``name``, ``target`` or
+            ``class_``. One at least.
+
+    Raises:
+        NoSuchRowError: no row does.
+    """
+    return _choice(measured, None, [(key, (pattern,)) for key, pattern in asked])
+
+
+def _choice(
+    measured: Rows,
+    predicate: Callable[[Row], bool] | None,
+    asked: Sequence[tuple[str, tuple[str, ...]]],
+) -> Choice:
     def fits(row: Row) -> bool:
-        return all(_fits(key, texts, row) for key, texts in asked.items()) and (
+        return all(_fits(key, texts, row) for key, texts in asked) and (
             predicate is None or bool(predicate(row))
         )
 
-    words = [f"{key}={' or '.join(map(repr, texts))}" for key, texts in asked.items()]
+    words = [f"{key}={' or '.join(map(repr, texts))}" for key, texts in asked]
     if predicate is not None:
         words.append(getattr(predicate, "__name__", repr(predicate)))
     if measured.choice is not None:
@@ -108,12 +130,12 @@ def _fits(key: str, patterns: Sequence[str], row: Row) -> bool:
     return any(fnmatchcase(name, pattern) for name in _NAMES[key](row) for pattern in patterns)
 
 
-def _no_row(measured: Rows, asked: dict[str, tuple[str, ...]], words: str) -> str:
+def _no_row(measured: Rows, asked: Sequence[tuple[str, tuple[str, ...]]], words: str) -> str:
     """Say which pattern fits no row at all, and what there is; or else that no row fits all."""
     every = [*measured.rows]
     for method in measured.methods.values():
         every += method.rows
-    for key, texts in asked.items():
+    for key, texts in asked:
         if any(_fits(key, texts, row) for row in every):
             continue
         asked_for = " or ".join(map(repr, texts))
