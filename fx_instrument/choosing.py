@@ -55,7 +55,7 @@ def choice_of_each(measured: Rows, asked: Iterable[tuple[str, str]]) -> Choice:
     Args:
         measured: the rows to choose from.
         asked: the patterns, each after what it is for: ``module``, ``op``, ``name``, ``target`` or
-            ``class_``. One at least.
+            ``class``. One at least.
 
     Raises:
         NoSuchRowError: no row does.
@@ -126,8 +126,14 @@ _NAMES: dict[str, Callable[[Row], list[str]]] = {
 }
 
 
+# A pattern that was not given by keyword may be for what is no name in Python.
+_NAMES_BY_KEY = {**_NAMES, "class": _class_names}
+
+
 def _fits(key: str, patterns: Sequence[str], row: Row) -> bool:
-    return any(fnmatchcase(name, pattern) for name in _NAMES[key](row) for pattern in patterns)
+    return any(
+        fnmatchcase(name, pattern) for name in _NAMES_BY_KEY[key](row) for pattern in patterns
+    )
 
 
 def _no_row(measured: Rows, asked: Sequence[tuple[str, tuple[str, ...]]], words: str) -> str:
@@ -138,14 +144,14 @@ def _no_row(measured: Rows, asked: Sequence[tuple[str, tuple[str, ...]]], words:
     for key, texts in asked:
         if any(_fits(key, texts, row) for row in every):
             continue
-        asked_for = " or ".join(map(repr, texts))
-        known = [*dict.fromkeys(name for row in every for name in _NAMES[key](row) if name)]
+        asked_for = f"{key}={' or '.join(map(repr, texts))}"
+        known = [*dict.fromkeys(name for row in every for name in _NAMES_BY_KEY[key](row) if name)]
         if not known:
-            return f"no row fits {key}={asked_for}, as no row's {key.rstrip('_')} is known"
+            return f"no row fits {asked_for}, as no row's {key.rstrip('_')} is known"
         near = [name for text in texts for name in difflib.get_close_matches(text, known)]
         if near:
-            return f"no row fits {key}={asked_for}; near it are {_listed(near)}"
-        return f"no row fits {key}={asked_for}; there are {_listed(known)}"
+            return f"no row fits {asked_for}; near it are {_listed(near)}"
+        return f"no row fits {asked_for}; there are {_listed(known)}"
     return f"no row fits {words}, all at once" if len(asked) > 1 else f"no row fits {words}"
 
 

@@ -43,6 +43,7 @@ from .cli_files import FILE_COMMANDS
 from .cli_showing import (
     COLUMNS_IN_WORDS,
     EXECUTION,
+    LONGEST,
     add_exports,
     add_output,
     add_rows,
@@ -117,8 +118,10 @@ torchvision models:
   --kwargs '{{"quantize": true}}' is given.
 
 {COLUMNS_IN_WORDS}
-  Those that need --facts gather them. cores and spread are of reports that
-  were taken in Python.
+  By default there are four: op, name, mean in seconds, and percent. With
+  --columns, --sort COLUMN or --facts the table is that of report.table(),
+  which says what each column is. Facts and rates that are asked for are
+  gathered, as by --facts. cores and spread are only of saved reports.
 
 examples:
   fx-instrument
@@ -126,7 +129,7 @@ examples:
   fx-instrument resnet50 --input 1,3,224,224 --threads 1 --runs 50
   fx-instrument resnet18 --by module --depth 1
   fx-instrument resnet18 --facts --sort headroom --top 10
-  fx-instrument resnet18 --where class=Conv2d --columns name,shape,mean,p95
+  fx-instrument resnet18 --where class=Conv2d --columns name,shape,mean
   fx-instrument resnet18 --save resnet18.json --trace resnet18.trace.json.gz
   fx-instrument net.py:Net --kwargs '{{"width": 8}}' --input 4,3,32,32
   fx-instrument package.module:build --input 2,16:int64 --input 2,16:bool
@@ -163,7 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return FILE_COMMANDS[argv[0]](argv[1:], args)
             parser = make_parser()
             parser.parse_args(argv, args)
-            settle_rows(parser, args, argv, "model")
+            settle_rows(parser, args, argv, "model", is_saved=False)
             args.model = args.model or "resnet18"
             run(args)
         finally:
@@ -226,7 +229,8 @@ def run(args: argparse.Namespace) -> None:
         title = headline(subject.title, specs, measured, ratio, train=args.train)
     with told_in_a_line():
         # Before the rest: what was measured is not lost if that fails.
-        write_file(args.save, measured.save)
+        if args.save is not None:
+            write_file(args.save, measured.save)
         write_exports(measured, args)
         shown = chosen_rows(measured, args)
         if is_plain(args) and not args.facts:
@@ -384,7 +388,7 @@ def make_parser() -> Parser:
         help="show what each row works on: class, shape, parameters, operations, and how far it is "
         "from what this machine does at most; takes one more run and some seconds",
     )
-    add_rows(of_table, "op, name, mean, percent, in seconds")
+    add_rows(of_table, "four")
 
     of_files = parser.add_argument_group("files, each written whole or not at all")
     add_output(of_files)
@@ -529,7 +533,8 @@ def load_torchvision(args: argparse.Namespace) -> Subject:
     if name not in models.list_models():
         raise CommandError(
             f"torchvision has no model {args.model!r}{did_you_mean(name, models.list_models())}\n"
-            "a model of your own is package.module:callable or path/to/file.py:callable",
+            "a model of your own is package.module:callable or path/to/file.py:callable"
+            + ("; a column to sort by is a word of --help" if args.sort == LONGEST else ""),
             WRONG_USAGE,
         )
     builder = models.get_model_builder(name)

@@ -78,11 +78,11 @@ examples:
   fx-instrument show resnet18.json --sort p95 --top 10
   fx-instrument show resnet18.json --no-sort --columns name,shape,mean
   fx-instrument show resnet18.json --by module --depth 1
-  fx-instrument show resnet18.json --where class=Conv2d --html convs.html
+  fx-instrument show resnet18.json --where class=Conv2d --by shape
+  fx-instrument show resnet18.json --html resnet18.html
 
 exit status:
-  0 all went well, 1 the file cannot be read or another not be written,
-  2 wrong usage
+  0 all went well, 1 a file could not be read or written, 2 wrong usage
 """
 
 
@@ -108,7 +108,7 @@ def run_show(argv: Sequence[str], args: argparse.Namespace) -> int:
     add_exports(of_files)
     _add_verbose(parser)
     parser.parse_args(argv, args)
-    settle_rows(parser, args, argv, "file")
+    settle_rows(parser, args, argv, "file", is_saved=True)
     if args.file is None:
         parser.error("the following arguments are required: FILE")
     check_files({"--output": args.output, **export_files(args)}, [args.file])
@@ -141,7 +141,7 @@ examples:
   fx-instrument compare before.json after.json --fail-above 10% --rows
 
 exit status:
-  0 all went well, 1 a file cannot be read, compared or written,
+  0 all went well, 1 a file could not be read, compared or written,
   2 wrong usage, 3 slower than --fail-above allows
 """
 
@@ -206,8 +206,10 @@ def run_compare(argv: Sequence[str], args: argparse.Namespace) -> int:
     )
     with told_in_a_line():
         comparison = compare(args.before, args.after)
-        write_file(args.html, comparison.to_html)
-        write_file(args.json, comparison.to_json)
+        if args.html is not None:
+            write_file(args.html, comparison.to_html)
+        if args.json is not None:
+            write_file(args.json, comparison.to_json)
         text = _text_of_comparison(comparison, args)
         slower = [] if args.fail_above is None else _slower(comparison, args.fail_above, args.rows)
     if slower:
@@ -276,9 +278,9 @@ examples:
   fx-instrument check resnet18.json --budget '*=mean:40ms' --budget fc=5%
 
 exit status:
-  0 all are within, 1 the file cannot be read or another not be written,
-  2 wrong usage, also where a pattern fits no module, 3 a module is over its
-  budget, or not known to be within
+  0 all are within, 1 a file could not be read or written, 2 wrong usage,
+  also where a pattern fits no module, 3 a module is over its budget, or not
+  known to be within
 """
 
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import argparse
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tabulate import tabulate_formats
@@ -20,10 +22,12 @@ from .groups import GROUP_KEYS, group_columns, groups_by
 from .roofline import RATE_COLUMNS, ROOF_COLUMNS
 from .row_table import ALL_COLUMNS, SORTABLE, TABLE_COLUMNS, table_of
 from .rows import Rows
+from .table import Table
 
 __all__ = [
     "COLUMNS_IN_WORDS",
     "EXECUTION",
+    "LONGEST",
     "add_exports",
     "add_format",
     "add_output",
@@ -48,10 +52,9 @@ _SHOWN_WITH_FACTS = (
     "op", "name", "class", "shape", "params", "flops", "mean", "percent", "gflops", "headroom"
 )  # fmt: skip
 
-# From what --where calls it to what Report.where() does.
-_WHERE_KEYS = {
-    "module": "module", "op": "op", "name": "name", "target": "target", "class": "class_"
-}  # fmt: skip
+_ONLY_IN_PYTHON = {"cores": "a report by two clocks", "spread": "a report merged from several"}
+
+_WHERE_KEYS = ("module", "op", "name", "target", "class")
 
 
 def add_rows(group: argparse._ArgumentGroup, shown: str) -> None:
@@ -198,11 +201,16 @@ def _where(text: str) -> tuple[str, str]:
             f"expected KEY=GLOB with one of {', '.join(_WHERE_KEYS)}, as module=layer4.*, "
             f"got {text!r}"
         )
-    return _WHERE_KEYS[key], pattern
+    return key, pattern
 
 
 def settle_rows(
-    parser: Parser, args: argparse.Namespace, argv: Sequence[str], positional: str
+    parser: Parser,
+    args: argparse.Namespace,
+    argv: Sequence[str],
+    positional: str,
+    *,
+    is_saved: bool,
 ) -> None:
     """See that the options of ``add_rows`` fit each other.
 
@@ -214,6 +222,7 @@ def settle_rows(
         args: what it has parsed; changed.
         argv: what it was parsed from.
         positional: the name of the one positional argument.
+        is_saved: whether it is a report that was saved, which may be one that only Python takes.
 
     Raises:
         CommandError: they do not.
@@ -225,11 +234,14 @@ def settle_rows(
     is_after_space = not any(arg.startswith("--sort=") for arg in argv)
     if not is_known and is_after_space and getattr(args, positional) is None:
         setattr(args, positional, args.sort)
-        args.sort, is_known = LONGEST, True
+        args.sort = LONGEST
     if args.sort not in (None, LONGEST, EXECUTION, *sortable):
         of_what = f"by {args.by}" if args.by else "of rows"
         near = did_you_mean(args.sort, sortable) or f"; there are {', '.join(sortable)}"
         parser.error(f"argument --sort: the table {of_what} is not sorted by {args.sort!r}{near}")
+    if not is_saved:
+        for key in _ONLY_IN_PYTHON.keys() & _asked_columns(args):
+            parser.error(f"the column {key} needs {_ONLY_IN_PYTHON[key]}, taken in Python")
     if args.by and args.sort == EXECUTION:
         parser.error("--no-sort: groups of rows have no order of execution; leave out --by")
     if args.by and args.columns:
@@ -281,13 +293,27 @@ def text_of_table(measured: Rows, args: argparse.Namespace, *, has_facts: bool =
     """
     if args.by:
         table = groups_by(measured, args.by, depth=args.depth, sort=args.sort or None, top=args.top)
-        return table.text(args.format)
+        return _with_short_classes(table).text(args.format)
     sort = None if args.sort == EXECUTION else args.sort or "mean"
     columns = args.columns
     if columns is None:
         shown = _SHOWN_WITH_FACTS if has_facts else _SHOWN
         columns = [*shown, *([sort] if sort and sort not in shown else [])]
-    return table_of(measured, columns, sort=sort, top=args.top).text(args.format)
+    table = table_of(measured, columns, sort=sort, top=args.top)
+    return _with_short_classes(table).text(args.format)
+
+
+def _with_short_classes(table: Table) -> Table:
+    """Return the table with classes by their names alone, where only one has it."""
+    if "class" not in table.columns:
+        return table
+    place = table.columns.index("class")
+    names = {row[place] for row in table.rows if row[place] is not None}
+    num_of = Counter(name.rpartition(".")[2] for name in names)
+    short = {name: name.rpartition(".")[2] for name in names}
+    shown = {name: short[name] if num_of[short[name]] == 1 else name for name in names}
+    rows = [(*row[:place], shown.get(row[place]), *row[place + 1 :]) for row in table.rows]
+    return replace(table, rows=tuple(rows))
 
 
 def export_files(args: argparse.Namespace) -> dict[str, Path | None]:
@@ -302,6 +328,9 @@ def write_exports(measured: Report, args: argparse.Namespace) -> None:
         CommandError: one cannot be written.
         RunsNotKeptError: only a sketch of the runs was kept, of which there is no trace.
     """
-    write_file(args.trace, measured.to_chrome_trace)
-    write_file(args.speedscope, measured.to_speedscope)
-    write_file(args.html, measured.to_html)
+    if args.trace is not None:
+        write_file(args.trace, measured.to_chrome_trace)
+    if args.speedscope is not None:
+        write_file(args.speedscope, measured.to_speedscope)
+    if args.html is not None:
+        write_file(args.html, measured.to_html)

@@ -151,18 +151,16 @@ def check_files(outputs: Mapping[str, Path | None], inputs: Sequence[str] = ()) 
             owners[place] = option
 
 
-def write_file(path: Path | None, write: Callable[[Path], None]) -> None:
+def write_file(path: Path, write: Callable[[Path], None]) -> None:
     """Write a file whole, or leave it as it was, and tell that it was written.
 
     Args:
-        path: of the file; without one nothing is done.
+        path: of the file.
         write: is given the path, and raises FileAccessError.
 
     Raises:
         CommandError: it cannot be written.
     """
-    if path is None:
-        return
     try:
         write(path)
     except FileAccessError as error:

@@ -128,5 +128,5 @@ def flop_bounds(rows: Sequence[Row]) -> dict[tuple[int, str], str]:
 
 def fact_notes(rows: Sequence[Row]) -> list[str]:
     """Return what there is to say where no facts were gathered, as notes of a table."""
-    is_gathered = any(row.facts.shapes is not None for row in rows)
+    is_gathered = any(_VALUES[key](row) is not None for row in rows for key in GATHERED_COLUMNS)
     return [] if is_gathered or not rows else [_NOT_GATHERED]

@@ -10,6 +10,7 @@ import errno
 import gzip
 import io
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -23,6 +24,10 @@ __all__ = ["Target", "binary_file", "check_writable", "text_file"]
 
 # The path of a file, or one that is open for text.
 Target: TypeAlias = "str | os.PathLike[str] | TextIO"
+
+# Other names of what is open in this process, which may be a file that must not be replaced.
+_STANDARD = {"/dev/stdout": 1, "/dev/stderr": 2}
+_DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d+)")
 
 
 @contextlib.contextmanager
@@ -62,7 +67,7 @@ def binary_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
     It lies beside ``path`` until then, and is removed where the block raises, so that what was
     there stays. A link is followed. The permissions of a file that is replaced are kept. What is no
-    regular file, such as a pipe, is written to directly.
+    regular file, such as a pipe, or is named as ``/dev/stdout`` is, is written to directly.
 
     Args:
         path: of a file that there is, or of a new one in a directory that there is.
@@ -72,7 +77,8 @@ def binary_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """
     with _told(path):
         if not _is_replaced(path):
-            with open(path, "wb") as file:
+            descriptor = _descriptor_of(path)
+            with open(path if descriptor is None else os.dup(descriptor), "wb") as file:
                 yield file
             return
         place = os.path.realpath(path)
@@ -123,8 +129,12 @@ def _is_replaced(path: str | os.PathLike[str]) -> bool:
     """Whether another file takes the place of what is at ``path``, which may be nothing.
 
     Raises:
-        OSError: it is a directory, or what is there may not be written.
+        OSError: it is a directory, or may not be written.
     """
+    descriptor = _descriptor_of(path)
+    if descriptor is not None:
+        os.fstat(descriptor)
+        return False
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
@@ -136,6 +146,13 @@ def _is_replaced(path: str | os.PathLike[str]) -> bool:
     # One that is protected from being written is not to be replaced either.
     with open(path, "r+b"):
         return True
+
+
+def _descriptor_of(path: str | os.PathLike[str]) -> int | None:
+    """Return the number of the open file that ``path`` is a name of; None for any other."""
+    text = os.fsdecode(path)
+    found = _DESCRIPTOR.fullmatch(text)
+    return _STANDARD.get(text) if found is None else int(found[1])
 
 
 @contextlib.contextmanager
