@@ -11,7 +11,7 @@ from .errors import NoSuchRowError
 from .fact_columns import module_of
 from .rows import Choice, Row, Rows
 
-__all__ = ["Patterns", "choice_of"]
+__all__ = ["Patterns", "choice_of", "choice_of_each"]
 
 Patterns: TypeAlias = str | Sequence[str]
 
@@ -46,12 +46,34 @@ def choice_of(
             f"where() needs one of {', '.join(f'{key}=' for key in _NAMES)}, or a function of a row"
         )
 
+    return _choice(measured, predicate, [*asked.items()])
+
+
+def choice_of_each(measured: Rows, asked: Iterable[tuple[str, str]]) -> Choice:
+    """Return which rows fit each of several patterns, of which some may be of the same name.
+
+    Args:
+        measured: the rows to choose from.
+        asked: the patterns, each after what it is for: ``module``, ``op``, ``name``, ``target`` or
+            ``class``. One at least.
+
+    Raises:
+        NoSuchRowError: no row does.
+    """
+    return _choice(measured, None, [(key, (pattern,)) for key, pattern in asked])
+
+
+def _choice(
+    measured: Rows,
+    predicate: Callable[[Row], bool] | None,
+    asked: Sequence[tuple[str, tuple[str, ...]]],
+) -> Choice:
     def fits(row: Row) -> bool:
-        return all(_fits(key, texts, row) for key, texts in asked.items()) and (
+        return all(_fits(key, texts, row) for key, texts in asked) and (
             predicate is None or bool(predicate(row))
         )
 
-    words = [f"{key}={' or '.join(map(repr, texts))}" for key, texts in asked.items()]
+    words = [f"{key}={' or '.join(map(repr, texts))}" for key, texts in asked]
     if predicate is not None:
         words.append(getattr(predicate, "__name__", repr(predicate)))
     if measured.choice is not None:
@@ -104,26 +126,32 @@ _NAMES: dict[str, Callable[[Row], list[str]]] = {
 }
 
 
+# A pattern that was not given by keyword may be for what is no name in Python.
+_NAMES_BY_KEY = {**_NAMES, "class": _class_names}
+
+
 def _fits(key: str, patterns: Sequence[str], row: Row) -> bool:
-    return any(fnmatchcase(name, pattern) for name in _NAMES[key](row) for pattern in patterns)
+    return any(
+        fnmatchcase(name, pattern) for name in _NAMES_BY_KEY[key](row) for pattern in patterns
+    )
 
 
-def _no_row(measured: Rows, asked: dict[str, tuple[str, ...]], words: str) -> str:
+def _no_row(measured: Rows, asked: Sequence[tuple[str, tuple[str, ...]]], words: str) -> str:
     """Say which pattern fits no row at all, and what there is; or else that no row fits all."""
     every = [*measured.rows]
     for method in measured.methods.values():
         every += method.rows
-    for key, texts in asked.items():
+    for key, texts in asked:
         if any(_fits(key, texts, row) for row in every):
             continue
-        asked_for = " or ".join(map(repr, texts))
-        known = [*dict.fromkeys(name for row in every for name in _NAMES[key](row) if name)]
+        asked_for = f"{key}={' or '.join(map(repr, texts))}"
+        known = [*dict.fromkeys(name for row in every for name in _NAMES_BY_KEY[key](row) if name)]
         if not known:
-            return f"no row fits {key}={asked_for}, as no row's {key.rstrip('_')} is known"
+            return f"no row fits {asked_for}, as no row's {key.rstrip('_')} is known"
         near = [name for text in texts for name in difflib.get_close_matches(text, known)]
         if near:
-            return f"no row fits {key}={asked_for}; near it are {_listed(near)}"
-        return f"no row fits {key}={asked_for}; there are {_listed(known)}"
+            return f"no row fits {asked_for}; near it are {_listed(near)}"
+        return f"no row fits {asked_for}; there are {_listed(known)}"
     return f"no row fits {words}, all at once" if len(asked) > 1 else f"no row fits {words}"
 
 

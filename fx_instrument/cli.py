@@ -28,8 +28,34 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import FxInstrumentError, Report, Slowdown, instrument, report, reset, slowdown
+from . import (
+    FxInstrumentError,
+    Report,
+    Slowdown,
+    annotate,
+    instrument,
+    machine,
+    report,
+    reset,
+    slowdown,
+)
 from .cli_files import FILE_COMMANDS
+from .cli_showing import (
+    COLUMNS_IN_WORDS,
+    EXECUTION,
+    LONGEST,
+    add_exports,
+    add_output,
+    add_rows,
+    asks_for_facts,
+    asks_for_roofs,
+    chosen_rows,
+    export_files,
+    is_plain,
+    settle_rows,
+    text_of_table,
+    write_exports,
+)
 from .command_line import (
     FAILURE,
     INTERRUPTED,
@@ -37,14 +63,16 @@ from .command_line import (
     WRONG_USAGE,
     CommandError,
     Parser,
-    check_output,
+    check_files,
     did_you_mean,
     discard_standard_output,
-    print_text,
-    table_format,
+    give_text,
+    tell,
+    told_in_a_line,
     whole_number,
-    write_whole,
+    write_file,
 )
+from .head import choice_in_words
 from .table import counted
 from .version import __version__
 
@@ -72,7 +100,7 @@ DTYPES = {
 
 DESCRIPTION = "Run a model, time every node of its forward pass, and print one row a node."
 
-DETAILS = """\
+DETAILS = f"""\
 inputs:
   Floating point and complex inputs are drawn from the standard normal
   distribution, integers from 0 to 9, booleans from both values.
@@ -87,13 +115,23 @@ inputs:
 torchvision models:
   They get random weights; nothing is downloaded, unless --kwargs names
   weights. The quantized_* models are built in floating point unless
-  --kwargs '{"quantize": true}' is given.
+  --kwargs '{{"quantize": true}}' is given.
+
+{COLUMNS_IN_WORDS}
+  By default there are four: op, name, mean in seconds, and percent. With
+  --columns, --sort COLUMN or --facts the table is that of report.table(),
+  which says what each column is. Facts and rates that are asked for are
+  gathered, as by --facts. cores and spread are only of saved reports.
 
 examples:
   fx-instrument
   fx-instrument mobilenet_v3_small --top 10
   fx-instrument resnet50 --input 1,3,224,224 --threads 1 --runs 50
-  fx-instrument net.py:Net --kwargs '{"width": 8}' --input 4,3,32,32
+  fx-instrument resnet18 --by module --depth 1
+  fx-instrument resnet18 --facts --sort headroom --top 10
+  fx-instrument resnet18 --where class=Conv2d --columns name,shape,mean
+  fx-instrument resnet18 --save resnet18.json --trace resnet18.trace.json.gz
+  fx-instrument net.py:Net --kwargs '{{"width": 8}}' --input 4,3,32,32
   fx-instrument package.module:build --input 2,16:int64 --input 2,16:bool
   fx-instrument --no-sort --format github --output resnet18.md
 
@@ -104,7 +142,7 @@ saved reports:
   Each has a --help of its own.
 
 exit status:
-  0 all went well, 1 the model failed or the table could not be written,
+  0 all went well, 1 the model failed or a file could not be written,
   2 wrong usage, 130 interrupted
 """
 
@@ -126,7 +164,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             # No torchvision model has such a name; a file of that name is ./show, say.
             if argv and argv[0] in FILE_COMMANDS:
                 return FILE_COMMANDS[argv[0]](argv[1:], args)
-            make_parser().parse_args(argv, args)
+            parser = make_parser()
+            parser.parse_args(argv, args)
+            settle_rows(parser, args, argv, "model", is_saved=False)
+            args.model = args.model or "resnet18"
             run(args)
         finally:
             print(end="", flush=True)
@@ -137,9 +178,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         has_traceback = error.__cause__ is not None
         if args.verbose and has_traceback:
             traceback.print_exception(error.__cause__)
-        print(f"{PROG}: error: {error}", file=sys.stderr)
+        tell(f"{PROG}: error: {error}")
         if error.exit_status == FAILURE and has_traceback and not args.verbose:
-            print("--verbose shows the traceback", file=sys.stderr)
+            tell("--verbose shows the traceback")
         return error.exit_status
     except BrokenPipeError:
         # The reader has seen enough, as `head` has.
@@ -147,10 +188,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except OSError as error:
         discard_standard_output()
-        print(f"{PROG}: error: cannot write to standard output: {error}", file=sys.stderr)
+        tell(f"{PROG}: error: cannot write to standard output: {error}")
         return FAILURE
     except KeyboardInterrupt:
-        print(f"{PROG}: interrupted", file=sys.stderr)
+        tell(f"{PROG}: interrupted")
         return INTERRUPTED
     return 0
 
@@ -162,13 +203,13 @@ def run(args: argparse.Namespace) -> None:
         CommandError: they cannot be followed, or the model failed.
         OSError: standard output cannot be written to.
     """
-    if args.output is not None:
-        # Resolved here, as the model may change the working directory.
-        target = Path(os.path.realpath(args.output))
-        check_output(args.output, target)
-    elif sys.stdout is None:
-        raise CommandError("standard output is closed; give a file, as --output FILE", FAILURE)
-    with restored_torch_settings(), searched_for_imports(args.model):
+    source = args.model.rpartition(":")[0]
+    check_files(
+        {"--output": args.output, "--save": args.save, **export_files(args)},
+        [source] if source.endswith(".py") else [],
+    )
+    has_facts = args.facts or asks_for_facts(args)
+    with restored_settings(), searched_for_imports(args.model):
         if args.threads is not None:
             torch.set_num_threads(args.threads)
         torch.manual_seed(args.seed)
@@ -182,14 +223,24 @@ def run(args: argparse.Namespace) -> None:
             num_warmup=args.warmup,
             num_runs=args.runs,
             has_slowdown=args.slowdown,
+            has_facts=has_facts,
+            has_roofs=args.facts or asks_for_roofs(args),
         )
         title = headline(subject.title, specs, measured, ratio, train=args.train)
-    table = measured.summary(should_sort=args.sort, top=args.top, tablefmt=args.format)
-    text = f"{title}\n\n{table}\n{closed_frames(measured)}"
-    if args.output is None:
-        print_text(text)
-    else:
-        write_whole(args.output, target, text)
+    with told_in_a_line():
+        # Before the rest: what was measured is not lost if that fails.
+        if args.save is not None:
+            write_file(args.save, measured.save)
+        write_exports(measured, args)
+        shown = chosen_rows(measured, args)
+        if is_plain(args) and not args.facts:
+            table = shown.summary(
+                should_sort=args.sort != EXECUTION, top=args.top, tablefmt=args.format
+            )
+        else:
+            table = text_of_table(shown, args, has_facts=args.facts)
+    head = "\n".join([title, *([choice_in_words(shown)] if shown.choice else [])])
+    give_text(f"{head}\n\n{table}\n{closed_frames(measured)}", args.output)
 
 
 @dataclass(frozen=True)
@@ -269,7 +320,6 @@ def make_parser() -> Parser:
         "model",
         metavar="MODEL",
         nargs="?",
-        default="resnet18",
         help="the name of a torchvision model (default: resnet18); or package.module:callable or "
         "path/to/file.py:callable, a class or function that returns an nn.Module",
     )
@@ -331,34 +381,29 @@ def make_parser() -> Parser:
         help="seed of torch's random numbers, so of weights and inputs (default: %(default)s)",
     )
 
-    of_output = parser.add_argument_group("what is shown")
-    of_output.add_argument(
-        "--sort",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="the longest first (default), or the order of execution",
+    of_table = parser.add_argument_group("what is shown")
+    of_table.add_argument(
+        "--facts",
+        action="store_true",
+        help="show what each row works on: class, shape, parameters, operations, and how far it is "
+        "from what this machine does at most; takes one more run and some seconds",
     )
-    of_output.add_argument(
-        "--top", metavar="N", type=whole_number(1), help="show only the first N rows"
-    )
-    of_output.add_argument(
-        "--format",
-        metavar="FORMAT",
-        type=table_format,
-        default="simple",
-        help="any table format of tabulate: simple (default), github, grid, html, latex, rst, "
-        "tsv, ...",
-    )
-    of_output.add_argument(
-        "--output",
+    add_rows(of_table, "four")
+
+    of_files = parser.add_argument_group("files, each written whole or not at all")
+    add_output(of_files)
+    of_files.add_argument(
+        "--save",
         metavar="FILE",
         type=Path,
-        help="write to FILE, whole or not at all, instead of standard output",
+        help=f"save all that was measured, for {PROG} show, compare and check",
     )
-    of_output.add_argument(
+    add_exports(of_files)
+
+    parser.add_argument(
         "--verbose", action="store_true", help="show the traceback where something fails"
     )
-    of_output.add_argument("--version", action="version", version=f"{PROG} {__version__}")
+    parser.add_argument("--version", action="version", version=f"{PROG} {__version__}")
     return parser
 
 
@@ -488,7 +533,8 @@ def load_torchvision(args: argparse.Namespace) -> Subject:
     if name not in models.list_models():
         raise CommandError(
             f"torchvision has no model {args.model!r}{did_you_mean(name, models.list_models())}\n"
-            "a model of your own is package.module:callable or path/to/file.py:callable",
+            "a model of your own is package.module:callable or path/to/file.py:callable"
+            + ("; a column to sort by is a word of --help" if args.sort == LONGEST else ""),
             WRONG_USAGE,
         )
     builder = models.get_model_builder(name)
@@ -519,8 +565,20 @@ def measure(
     num_warmup: int,
     num_runs: int,
     has_slowdown: bool,
+    has_facts: bool,
+    has_roofs: bool,
 ) -> tuple[Report, Slowdown | None]:
-    """Run the model, report the runs after the warm-up, and measure the slowdown if asked to.
+    """Run the model, report the runs after the warm-up, and what else is asked for.
+
+    Args:
+        subject: the model.
+        inputs: of its forward.
+        train: whether it runs in training mode.
+        num_warmup: runs that do not count.
+        num_runs: those that do.
+        has_slowdown: whether to measure the slowdown by timing.
+        has_facts: whether to gather the facts of the rows, in one more run.
+        has_roofs: whether to measure what this machine does at most, by the facts.
 
     Raises:
         CommandError: the model cannot be instrumented, or its forward raised.
@@ -540,7 +598,21 @@ def measure(
                 reset(timed)
             timed(*inputs)
             progress.show(num_done + 1)
+        if has_facts:
+            annotate(timed, *inputs)
+        if has_roofs:
+            measure_roofs(report(timed))
         return report(timed), slowdown(timed, *inputs) if has_slowdown else None
+
+
+def measure_roofs(measured: Report) -> None:
+    """Measure what this machine does at most in each dtype that the rows give."""
+    for name in sorted({name for row in measured.rows for name in row.facts.dtypes or ()}):
+        dtype = getattr(torch, name)
+        if dtype.is_floating_point or dtype.is_complex:
+            # Where matrices are not multiplied in it, the table says that the roof is not known.
+            with contextlib.suppress(TypeError):
+                machine(dtype)
 
 
 def closed_frames(measured: Report) -> str:
@@ -612,14 +684,23 @@ def first_line(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def restored_torch_settings() -> Iterator[None]:
-    """Give torch's number of threads and random state back as they were."""
+def restored_settings() -> Iterator[None]:
+    """Give torch's number of threads and random state, and the directory, back as they were.
+
+    The model may change the directory, which the paths of the files are relative to.
+    """
     num_threads = torch.get_num_threads()
+    try:
+        directory = os.getcwd()
+    except OSError:  # It was removed.
+        directory = None
     with torch.random.fork_rng(devices=[]):
         try:
             yield
         finally:
             torch.set_num_threads(num_threads)
+            if directory is not None:
+                os.chdir(directory)
 
 
 @contextlib.contextmanager

@@ -3,42 +3,47 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
-import os
 import re
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import Comparison, FxInstrumentError, NoSuchModuleError, RowComparison, compare, load
+from . import Comparison, RowComparison, compare, load
+from .cli_showing import (
+    COLUMNS_IN_WORDS,
+    EXECUTION,
+    add_exports,
+    add_format,
+    add_output,
+    add_rows,
+    chosen_rows,
+    export_files,
+    known_columns,
+    settle_rows,
+    text_of_table,
+    write_exports,
+)
 from .command_line import (
-    FAILURE,
     OVER_LIMIT,
     PROG,
-    WRONG_USAGE,
-    CommandError,
     Parser,
-    check_output,
-    print_text,
-    table_format,
+    check_files,
+    did_you_mean,
+    give_text,
+    told_in_a_line,
     whole_number,
-    write_whole,
+    write_file,
 )
-from .comparing import COMPARED_COLUMNS
+from .comparing import COMPARED_COLUMNS, COMPARED_SORTABLE
 from .head import head_of
-from .row_table import TABLE_COLUMNS, table_of
 from .rows import Rows
 from .table import counted
 from .time_budget import LIMITED_FIGURES, CheckedLimit, check_budget, text_of_limits
 
 __all__ = ["FILE_COMMANDS"]
 
-_SHOWN = ("op", "name", "calls", "mean", "mean_interval", "p95", "max", "percent", "note")
 _COMPARED = ("name", "before", "after", "difference", "ratio", "ratio_interval", "verdict")
-
-EXECUTION = "execution"
 
 _UNITS_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 
@@ -57,103 +62,70 @@ def _parser(name: str, description: str, details: str, positionals: str) -> Pars
     )
 
 
-def _add_output(parser: Parser) -> None:
-    parser.add_argument(
-        "--format",
-        metavar="FORMAT",
-        type=table_format,
-        default="simple",
-        help="any table format of tabulate: simple (default), github, html, ...",
-    )
-    parser.add_argument(
-        "--output",
-        metavar="FILE",
-        type=Path,
-        help="write to FILE, whole or not at all, instead of standard output",
-    )
+def _add_verbose(parser: Parser) -> None:
     parser.add_argument(
         "--verbose", action="store_true", help="show the traceback where something fails"
     )
 
 
-def _add_rows(
-    parser: Parser, columns: Sequence[str], known: Sequence[str], sort: str, sortable: str
-) -> None:
-    parser.add_argument(
-        "--sort",
-        metavar="COLUMN",
-        default=sort,
-        help=f"{sortable}, or {EXECUTION} for the order of execution (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--top", metavar="N", type=whole_number(0), help="show only the first N rows"
-    )
-    parser.add_argument(
-        "--columns",
-        metavar="A,B,...",
-        type=lambda text: [name.strip() for name in text.split(",")],
-        default=columns,
-        help=f"which columns, of {', '.join(known)} (default: {', '.join(columns)})",
-    )
+_FILES = "files, each written whole or not at all"
 
+SHOW_DETAILS = f"""\
+{COLUMNS_IN_WORDS}
 
-@contextlib.contextmanager
-def _told_in_a_line() -> Iterator[None]:
-    """Turn what fails inside into a ``CommandError``."""
-    try:
-        yield
-    except NoSuchModuleError as error:
-        raise CommandError(str(error), WRONG_USAGE) from error
-    except FxInstrumentError as error:
-        raise CommandError(str(error), FAILURE) from error
-    except ValueError as error:
-        # What is asked for is not there: a column, or one to sort by.
-        raise CommandError(str(error), WRONG_USAGE) from error
-
-
-def _print(text: str, output: Path | None) -> None:
-    if output is None:
-        if sys.stdout is None:
-            raise CommandError("standard output is closed; give a file, as --output FILE", FAILURE)
-        print_text(f"{text}\n")
-        return
-    target = Path(os.path.realpath(output))
-    check_output(output, target)
-    write_whole(output, target, f"{text}\n")
-
-
-SHOW_DETAILS = """\
 examples:
-  fx-instrument show resnet18.json
+  fx-instrument resnet18 --facts --save resnet18.json
   fx-instrument show resnet18.json --sort p95 --top 10
-  fx-instrument show resnet18.json --sort execution --columns name,mean,percent
+  fx-instrument show resnet18.json --no-sort --columns name,shape,mean
+  fx-instrument show resnet18.json --by module --depth 1
+  fx-instrument show resnet18.json --where class=Conv2d --by shape
+  fx-instrument show resnet18.json --html resnet18.html
 
 exit status:
-  0 all went well, 1 the file cannot be read, 2 wrong usage
+  0 all went well, 1 a file could not be read or written, 2 wrong usage
 """
 
 
 def run_show(argv: Sequence[str], args: argparse.Namespace) -> int:
     """Print the report of a saved file, and return the exit status."""
-    parser = _parser("show", "Print a report that report.save() wrote.", SHOW_DETAILS, "FILE")
-    parser.add_argument("file", metavar="FILE", help="what report.save() wrote")
-    _add_rows(parser, _SHOWN, [*TABLE_COLUMNS], "mean", "the longest first, by any column")
-    _add_output(parser)
+    parser = _parser(
+        "show",
+        "Print a report that was saved, by --save or report.save().",
+        SHOW_DETAILS,
+        "FILE",
+    )
+    parser.add_argument("file", metavar="FILE", nargs="?", help="the report that was saved")
+    of_table = parser.add_argument_group("what is shown")
+    of_table.add_argument(
+        "--facts",
+        action="store_true",
+        help="show what each row works on: class, shape, parameters, operations, and how far it is "
+        "from what the machine does at most; unknown where it was saved without --facts",
+    )
+    add_rows(of_table, "times and their spread")
+    of_files = parser.add_argument_group(_FILES)
+    add_output(of_files)
+    add_exports(of_files)
+    _add_verbose(parser)
     parser.parse_args(argv, args)
-    with _told_in_a_line():
+    settle_rows(parser, args, argv, "file", is_saved=True)
+    if args.file is None:
+        parser.error("the following arguments are required: FILE")
+    check_files({"--output": args.output, **export_files(args)}, [args.file])
+    with told_in_a_line():
         measured = load(args.file)
-        texts = [_text_of_rows(measured, args)] if measured.num_runs else []
+        write_exports(measured, args)
+        shown = chosen_rows(measured, args)
+        texts = [_text_of_rows(shown, args)] if shown.num_runs else []
         texts += [
-            f"{name}():\n{_text_of_rows(method, args)}" for name, method in measured.methods.items()
+            f"{name}():\n{_text_of_rows(method, args)}" for name, method in shown.methods.items()
         ]
-    _print("\n\n".join(texts), args.output)
+    give_text("\n\n".join(texts) + "\n", args.output)
     return 0
 
 
 def _text_of_rows(measured: Rows, args: argparse.Namespace) -> str:
-    sort = None if args.sort == EXECUTION else args.sort
-    table = table_of(measured, args.columns, sort=sort, top=args.top)
-    return f"{head_of(measured)}\n\n{table.text(args.format)}"
+    return f"{head_of(measured)}\n\n{text_of_table(measured, args, has_facts=args.facts)}"
 
 
 COMPARE_DETAILS = """\
@@ -163,13 +135,14 @@ sketch of them, it is not known, and --fail-above fails with status 1 if the
 limit would be broken.
 
 examples:
+  fx-instrument net.py:Net --input 2,3 --save before.json
   fx-instrument compare before.json after.json
   fx-instrument compare before.json after.json --fail-above 5%
   fx-instrument compare before.json after.json --fail-above 10% --rows
 
 exit status:
-  0 all went well, 1 a file cannot be read or not be compared, 2 wrong usage,
-  3 slower than --fail-above allows
+  0 all went well, 1 a file could not be read, compared or written,
+  2 wrong usage, 3 slower than --fail-above allows
 """
 
 
@@ -181,7 +154,7 @@ def run_compare(argv: Sequence[str], args: argparse.Namespace) -> int:
         COMPARE_DETAILS,
         "BEFORE AFTER",
     )
-    parser.add_argument("before", metavar="BEFORE", help="what report.save() wrote")
+    parser.add_argument("before", metavar="BEFORE", help="a report that was saved")
     parser.add_argument("after", metavar="AFTER", help="the same, of another run")
     parser.add_argument(
         "--fail-above",
@@ -193,32 +166,66 @@ def run_compare(argv: Sequence[str], args: argparse.Namespace) -> int:
     parser.add_argument(
         "--rows", action="store_true", help="with --fail-above, the same if any row is"
     )
-    _add_rows(
-        parser,
-        _COMPARED,
-        [*COMPARED_COLUMNS],
-        "difference",
-        "what differs most first, by difference or ratio; before, after, p_value",
+    of_table = parser.add_argument_group("what is shown")
+    of_table.add_argument(
+        "--columns",
+        metavar="A,B,...",
+        type=known_columns(COMPARED_COLUMNS),
+        default=_COMPARED,
+        help=f"which columns, of {', '.join(COMPARED_COLUMNS)} (default: {', '.join(_COMPARED)})",
     )
-    parser.add_argument(
-        "--json", metavar="FILE", type=Path, help="write all figures to FILE, as JSON, too"
+    of_table.add_argument(
+        "--sort",
+        metavar="COLUMN",
+        type=_compared_column,
+        default="difference",
+        help="what differs most first, by difference (default) or ratio; before, after, p_value",
     )
-    _add_output(parser)
+    of_table.add_argument(
+        "--no-sort",
+        dest="sort",
+        action="store_const",
+        const=EXECUTION,
+        help="the order of execution",
+    )
+    of_table.add_argument("--top", metavar="N", type=whole_number(1), help="show only the first N")
+    add_format(of_table)
+    of_files = parser.add_argument_group(_FILES)
+    add_output(of_files)
+    of_files.add_argument(
+        "--html", metavar="FILE", type=Path, help="write a page for a browser, of all rows"
+    )
+    of_files.add_argument("--json", metavar="FILE", type=Path, help="write all figures, as JSON")
+    _add_verbose(parser)
     parser.parse_args(argv, args)
     if args.rows and args.fail_above is None:
         parser.error("--rows needs --fail-above")
-    with _told_in_a_line():
+    check_files(
+        {"--output": args.output, "--html": args.html, "--json": args.json},
+        [args.before, args.after],
+    )
+    with told_in_a_line():
         comparison = compare(args.before, args.after)
-        text = _text_of_comparison(comparison, args)
+        if args.html is not None:
+            write_file(args.html, comparison.to_html)
         if args.json is not None:
-            comparison.to_json(args.json)
+            write_file(args.json, comparison.to_json)
+        text = _text_of_comparison(comparison, args)
         slower = [] if args.fail_above is None else _slower(comparison, args.fail_above, args.rows)
     if slower:
         rest = len(slower) - _MAX_NAMED
         named = [*slower[:_MAX_NAMED], *([f"{rest} more"] if rest > 0 else [])]
         text += f"\n\nslower by more than {100 * args.fail_above:g} %: {', '.join(named)}"
-    _print(text, args.output)
+    give_text(f"{text}\n", args.output)
     return OVER_LIMIT if slower else 0
+
+
+def _compared_column(text: str) -> str:
+    known = (*COMPARED_SORTABLE, EXECUTION)
+    if text not in known:
+        near = did_you_mean(text, known) or f"; there are {', '.join(known)}"
+        raise argparse.ArgumentTypeError(f"rows are not sorted by {text!r}{near}")
+    return text
 
 
 def _text_of_comparison(comparison: Comparison, args: argparse.Namespace) -> str:
@@ -271,9 +278,9 @@ examples:
   fx-instrument check resnet18.json --budget '*=mean:40ms' --budget fc=5%
 
 exit status:
-  0 all are within, 1 the file cannot be read, 2 wrong usage, also where a
-  pattern fits no module, 3 a module is over its budget, or not known to be
-  within
+  0 all are within, 1 a file could not be read or written, 2 wrong usage,
+  also where a pattern fits no module, 3 a module is over its budget, or not
+  known to be within
 """
 
 
@@ -282,7 +289,7 @@ def run_check(argv: Sequence[str], args: argparse.Namespace) -> int:
     parser = _parser(
         "check", "Fail where modules of a saved report take too long.", CHECK_DETAILS, "FILE"
     )
-    parser.add_argument("file", metavar="FILE", help="what report.save() wrote")
+    parser.add_argument("file", metavar="FILE", help="a report that was saved")
     parser.add_argument(
         "--budget",
         dest="budgets",
@@ -292,16 +299,20 @@ def run_check(argv: Sequence[str], args: argparse.Namespace) -> int:
         required=True,
         help="how much each module that fits may take; may be given several times",
     )
-    _add_output(parser)
+    add_format(parser.add_argument_group("what is shown"))
+    add_output(parser.add_argument_group(_FILES))
+    _add_verbose(parser)
     parser.parse_args(argv, args)
-    with _told_in_a_line():
+    check_files({"--output": args.output}, [args.file])
+    with told_in_a_line():
         measured = load(args.file)
         lines: tuple[CheckedLimit, ...] = ()
         for pattern, figure, limit in args.budgets:
             lines += check_budget(measured, pattern, {figure: limit})
     broken = [line for line in lines if not line.is_within]
     verdict = f"{counted(len(broken), 'limit')} of {len(lines)} broken"
-    _print(f"{measured.head}\n\n{text_of_limits(lines, args.format)}\n\n{verdict}", args.output)
+    text = f"{measured.head}\n\n{text_of_limits(lines, args.format)}\n\n{verdict}\n"
+    give_text(text, args.output)
     return OVER_LIMIT if broken else 0
 
 

@@ -6,18 +6,16 @@ It knows nothing of models.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import os
 import sys
-import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from tabulate import tabulate_formats
-
-from .errors import FileAccessError
-from .whole_file import written_whole
+from .errors import FileAccessError, FxInstrumentError, NoSuchModuleError, NoSuchRowError
+from .writing import check_writable, text_file
 
 __all__ = [
     "FAILURE",
@@ -27,13 +25,14 @@ __all__ = [
     "WRONG_USAGE",
     "CommandError",
     "Parser",
-    "check_output",
+    "check_files",
     "did_you_mean",
     "discard_standard_output",
-    "print_text",
-    "table_format",
+    "give_text",
+    "tell",
+    "told_in_a_line",
     "whole_number",
-    "write_whole",
+    "write_file",
 ]
 
 PROG = "fx-instrument"
@@ -80,14 +79,6 @@ def whole_number(low: int, high: int | None = None) -> Callable[[str], int]:
     return parse
 
 
-def table_format(text: str) -> str:
-    if text not in tabulate_formats:
-        raise argparse.ArgumentTypeError(
-            f"tabulate has no format {text!r}{did_you_mean(text, tabulate_formats)}"
-        )
-    return text
-
-
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     matches = difflib.get_close_matches(name, known)
     return f"; did you mean {', '.join(matches)}?" if matches else ""
@@ -105,45 +96,91 @@ def discard_standard_output() -> None:
         os.dup2(devnull.fileno(), sys.stdout.fileno())
 
 
-def check_output(path: Path, target: Path) -> None:
-    """See before the model is run that a file can be written.
+def tell(text: str) -> None:
+    """Print a line on standard error, if there is one."""
+    if sys.stderr is not None:
+        print(text, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def told_in_a_line() -> Iterator[None]:
+    """Turn what fails inside into a ``CommandError``."""
+    try:
+        yield
+    except (NoSuchModuleError, NoSuchRowError) as error:
+        raise CommandError(str(error), WRONG_USAGE) from error
+    except FxInstrumentError as error:
+        raise CommandError(str(error), FAILURE) from error
+    except ValueError as error:
+        # What is asked for is not there: a column, or one to sort by.
+        raise CommandError(str(error), WRONG_USAGE) from error
+
+
+def check_files(outputs: Mapping[str, Path | None], inputs: Sequence[str] = ()) -> None:
+    """See before the work begins that each file can be written, and takes no other's place.
 
     Args:
-        path: as it was given.
-        target: where it leads to.
+        outputs: the files by the options that name them; None where one is not given.
+        inputs: the paths of files that are read.
 
     Raises:
-        CommandError: it cannot.
+        CommandError: they cannot all be written, or what is printed has nowhere to go.
     """
-    try:
-        if target.exists():
-            if not target.is_file():
-                raise CommandError(
-                    f"cannot write {str(path)!r}: it is not a regular file", WRONG_USAGE
-                )
-            target.open("r+b").close()
-        tempfile.TemporaryFile(dir=target.parent).close()
-    except OSError as error:
-        raise CommandError(f"cannot write {str(path)!r}: {error.strerror}", WRONG_USAGE) from error
+    if sys.stdout is None and outputs.get("--output") is None:
+        raise CommandError("standard output is closed; give a file, as --output FILE", FAILURE)
+    owners = {os.path.realpath(path): path for path in inputs}
+    for option, path in outputs.items():
+        if path is None:
+            continue
+        place = os.path.realpath(path)
+        owner = owners.get(place)
+        if owner in inputs:
+            raise CommandError(
+                f"{option} would replace {owner!r}, which is read; give another file", WRONG_USAGE
+            )
+        if owner is not None:
+            raise CommandError(
+                f"{owner} and {option} name the same file, {str(path)!r}; give each its own",
+                WRONG_USAGE,
+            )
+        try:
+            check_writable(path)
+        except FileAccessError as error:
+            raise CommandError(str(error), WRONG_USAGE) from None
+        if place != os.devnull:
+            owners[place] = option
 
 
-def write_whole(path: Path, target: Path, text: str) -> None:
-    """Write a file such that it holds the whole text or is what it was.
-
-    The permissions of a file that is replaced are kept.
+def write_file(path: Path, write: Callable[[Path], None]) -> None:
+    """Write a file whole, or leave it as it was, and tell that it was written.
 
     Args:
-        path: as it was given.
-        target: where it leads to.
-        text: what the file is to hold.
+        path: of the file.
+        write: is given the path, and raises FileAccessError.
 
     Raises:
         CommandError: it cannot be written.
     """
     try:
-        with written_whole(target) as file:
-            file.write(text.encode())
+        write(path)
     except FileAccessError as error:
-        cause = error.__cause__
-        reason = cause.strerror if isinstance(cause, OSError) else str(error)
-        raise CommandError(f"cannot write {str(path)!r}: {reason}", FAILURE) from error
+        raise CommandError(str(error), FAILURE) from None
+    tell(f"wrote {path}")
+
+
+def give_text(text: str, output: Path | None) -> None:
+    """Write a text to a file or, without one, print it.
+
+    Raises:
+        CommandError: the file cannot be written.
+        OSError: standard output cannot be written to.
+    """
+    if output is None:
+        print_text(text)
+        return
+
+    def write(path: Path) -> None:
+        with text_file(path) as file:
+            file.write(text)
+
+    write_file(output, write)

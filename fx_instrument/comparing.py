@@ -31,10 +31,11 @@ from .rows import Row, Rows
 from .saving import read_recording
 from .significance import ALPHA, is_found, welch
 from .table import ABSENT, Table, counted, time_text
-from .whole_file import written_whole
+from .writing import Target, text_file
 
 __all__ = [
     "COMPARED_COLUMNS",
+    "COMPARED_SORTABLE",
     "Comparison",
     "Difference",
     "RowComparison",
@@ -61,7 +62,7 @@ COMPARED_COLUMNS = {
 }
 
 _TIMES = frozenset({"before", "after", "difference", "difference_interval"})
-_SORTABLE = ("before", "after", "difference", "ratio", "p_value")
+COMPARED_SORTABLE = ("before", "after", "difference", "ratio", "p_value")
 
 _NOTES = {
     UNSURE: "unknown: there are too few runs, or only a sketch of them, to tell it from noise",
@@ -344,15 +345,18 @@ class Comparison:
             "methods": {name: method.to_dict() for name, method in self.methods.items()},
         }
 
-    def to_json(self, path: str | os.PathLike[str]) -> None:
+    def to_json(self, path: Target) -> None:
         """Write :meth:`to_dict` to a file as JSON, whole or not at all.
+
+        Args:
+            path: as for :meth:`fx_instrument.Report.to_chrome_trace`.
 
         Raises:
             FileAccessError: the file cannot be written.
         """
-        text = json.dumps(self.to_dict(), indent=1, default=str)
-        with written_whole(path) as file:
-            file.write(text.encode())
+        with text_file(path) as file:
+            json.dump(self.to_dict(), file, indent=1, default=str)
+            file.write("\n")
 
     def __repr__(self) -> str:
         return f"<Comparison: {len(self.rows)} rows, total {self.total.verdict}>"
@@ -387,8 +391,8 @@ def _checked_columns(columns: Sequence[str] | None, sort: str | None, top: int |
         raise ValueError(f"top is the number of rows to show, from 0, got {top!r}")
     if isinstance(columns, str):
         raise ValueError(f"columns is a list of names, as [{columns!r}], got {columns!r}")
-    if sort is not None and sort not in _SORTABLE:
-        raise ValueError(f"sort is one of {', '.join(_SORTABLE)}, got {sort!r}")
+    if sort is not None and sort not in COMPARED_SORTABLE:
+        raise ValueError(f"sort is one of {', '.join(COMPARED_SORTABLE)}, got {sort!r}")
     keys = [*COMPARED_COLUMNS] if columns is None else [*columns]
     for key in keys:
         if key not in COMPARED_COLUMNS:

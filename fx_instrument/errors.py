@@ -14,7 +14,6 @@ __all__ = [
     "CaptureError",
     "DamagedFileError",
     "EmptyRecordingError",
-    "ExportError",
     "FileAccessError",
     "ForeignFileError",
     "FxInstrumentError",
@@ -74,10 +73,6 @@ class ArgumentsNotKnownError(FxInstrumentError, RuntimeError):
     """Facts of the last call were asked for, but its arguments can't be had again."""
 
 
-class ExportError(FxInstrumentError, OSError):
-    """A file that was asked for could not be written; what was there before still is."""
-
-
 class RunsNotKeptError(FxInstrumentError, LookupError):
     """Times of single runs were asked for, but only a sketch of all runs was kept."""
 
@@ -91,7 +86,10 @@ class MissingExtraError(FxInstrumentError, ImportError):
 
 
 class FileAccessError(FxInstrumentError, OSError):
-    """A file could not be opened, read or written."""
+    """A file could not be opened, read or written.
+
+    What was there before a file was to be written still is.
+    """
 
 
 class ForeignFileError(FxInstrumentError, ValueError):

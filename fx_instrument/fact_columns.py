@@ -12,6 +12,8 @@ __all__ = [
     "AT_LEAST",
     "FACT_COLUMNS",
     "FACT_TEXTS",
+    "GATHERED_COLUMNS",
+    "fact_notes",
     "fact_values",
     "flop_bounds",
     "in_common",
@@ -39,7 +41,17 @@ FACT_COLUMNS = {
 
 FACT_TEXTS = frozenset({"class", "module", "target", "source", "shape", "dtype"})
 
+# Those that are only known once annotate() has run the model.
+GATHERED_COLUMNS = frozenset(
+    {"shape", "dtype", "params", "flops", "bytes", "output_bytes", "live", "peak"}
+)
+
 AT_LEAST = ">="
+
+_NOT_GATHERED = (
+    "What the rows work on is not known: take the report as report(facts=True), or call annotate() "
+    "before that"
+)
 
 
 def module_of(row: Row) -> str:
@@ -112,3 +124,9 @@ def flop_bounds(rows: Sequence[Row]) -> dict[tuple[int, str], str]:
         for place, row in enumerate(rows)
         if row.facts.flops is not None and not row.facts.has_all_flops
     }
+
+
+def fact_notes(rows: Sequence[Row]) -> list[str]:
+    """Return what there is to say where no facts were gathered, as notes of a table."""
+    is_gathered = any(_VALUES[key](row) is not None for row in rows for key in GATHERED_COLUMNS)
+    return [] if is_gathered or not rows else [_NOT_GATHERED]

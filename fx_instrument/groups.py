@@ -22,7 +22,7 @@ from .figures import figures_of_runs
 from .rows import Row, Rows
 from .table import UNKNOWN, Table
 
-__all__ = ["GROUP_KEYS", "ROOT", "Group", "groups_by", "groups_of", "place_of"]
+__all__ = ["GROUP_KEYS", "ROOT", "Group", "group_columns", "groups_by", "groups_of", "place_of"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -344,6 +344,13 @@ _KEY_OF_ROW: dict[str, Callable[[Row], Hashable]] = {
 }
 
 GROUP_KEYS = ("module", *_KEY_OF_ROW)
+
+
+def group_columns(key: str) -> tuple[str, ...]:
+    """Return the columns of the table that one of :data:`GROUP_KEYS` gives."""
+    if key == "module":
+        return ("module", "calls", "mean", "total", "percent", "self", "self_percent")
+    return (key, "rows", "calls", "mean", "std", "p95", "total", "percent", "flops")
 
 
 def _labels(key: str, keys: Sequence[Any]) -> list[str]:

@@ -8,7 +8,7 @@ from .figures import figures_of_runs
 from .rows import Rows
 from .table import UNKNOWN, counted, time_text
 
-__all__ = ["clock_in_words", "head_of"]
+__all__ = ["choice_in_words", "clock_in_words", "head_of"]
 
 
 def head_of(measured: Rows) -> str:
@@ -16,7 +16,7 @@ def head_of(measured: Rows) -> str:
     recording = measured.recording
     lines = [_runs_in_words(measured)]
     if measured.choice is not None:
-        lines.append(_choice_in_words(measured))
+        lines.append(choice_in_words(measured))
     if measured.num_runs:
         times = [f"mean total {time_text(measured.all_runs_ns / measured.num_runs)}"]
         if recording.sketch is None:
@@ -73,7 +73,7 @@ def _runs_in_words(measured: Rows) -> str:
     return ", ".join(words)
 
 
-def _choice_in_words(measured: Rows) -> str:
+def choice_in_words(measured: Rows) -> str:
     """By what the rows are chosen, and how much of the time they hold."""
     assert measured.choice is not None
     held = [

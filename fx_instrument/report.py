@@ -131,8 +131,9 @@ class Report(Rows):
 
         Args:
             columns: which columns, by their keys; the statistics by default.
-            sort: the column by which the rows are sorted, the largest first, at each level; in
-                execution order by default.
+            sort: the column by which the rows are sorted, the largest first or text in the order of
+                its characters, at each level; in execution order by default. It is shown where
+                ``columns`` is not given.
             top: only so many rows, the first ones.
 
         Raises:
@@ -260,7 +261,7 @@ class Report(Rows):
                 other methods.
 
         Raises:
-            ExportError: the file cannot be written.
+            FileAccessError: the file cannot be written.
             RunsNotKeptError: only a sketch of the runs was kept.
             ValueError: there is no such run.
         """
@@ -277,7 +278,7 @@ class Report(Rows):
             path: as for :meth:`to_chrome_trace`.
 
         Raises:
-            ExportError: the file cannot be written.
+            FileAccessError: the file cannot be written.
         """
         write_speedscope(self, path)
 
@@ -293,7 +294,7 @@ class Report(Rows):
             path: as for :meth:`to_chrome_trace`.
 
         Raises:
-            ExportError: the file cannot be written.
+            FileAccessError: the file cannot be written.
         """
         write_collapsed(self, path)
 
@@ -307,7 +308,7 @@ class Report(Rows):
             path: as for :meth:`to_chrome_trace`.
 
         Raises:
-            ExportError: the file cannot be written.
+            FileAccessError: the file cannot be written.
         """
         write_csv(self, path)
 
@@ -335,7 +336,7 @@ class Report(Rows):
             path: as for :meth:`to_chrome_trace`.
 
         Raises:
-            ExportError: the file cannot be written.
+            FileAccessError: the file cannot be written.
         """
         write_json(self, path)
 
@@ -346,7 +347,7 @@ class Report(Rows):
             path: as for :meth:`to_chrome_trace`.
 
         Raises:
-            ExportError: the file cannot be written.
+            FileAccessError: the file cannot be written.
         """
         write_markdown(self, path)
 
@@ -360,7 +361,7 @@ class Report(Rows):
             path: as for :meth:`to_chrome_trace`.
 
         Raises:
-            ExportError: the file cannot be written.
+            FileAccessError: the file cannot be written.
         """
         write_dot(self, path)
 

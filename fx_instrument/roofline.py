@@ -17,7 +17,7 @@ from typing import Any
 from .fact_columns import AT_LEAST, moved_bytes
 from .rows import Row, Rows
 
-__all__ = ["RATE_COLUMNS", "RATE_TIMES", "rate_bounds", "rates_of", "roof_notes"]
+__all__ = ["RATE_COLUMNS", "RATE_TIMES", "ROOF_COLUMNS", "rate_bounds", "rates_of", "roof_notes"]
 
 # By their keys, with what stands above them.
 RATE_COLUMNS = {
@@ -31,7 +31,7 @@ RATE_COLUMNS = {
 
 RATE_TIMES = frozenset({"headroom"})
 
-_ROOF_COLUMNS = frozenset({"attainable", "attained", "headroom"})
+ROOF_COLUMNS = frozenset({"attainable", "attained", "headroom"})
 
 # Where the operations are at least so many; all rates but one grow with them.
 _BOUNDS = {
@@ -107,7 +107,7 @@ def roof_notes(measured: Rows, keys: Sequence[str]) -> list[str]:
         measured: the rows.
         keys: the columns that are shown.
     """
-    if not _ROOF_COLUMNS & {*keys}:
+    if not ROOF_COLUMNS & {*keys}:
         return []
     machine = measured.recording.environment.get("machine") or {}
     if not machine:

@@ -10,13 +10,28 @@ from typing import Any
 
 from tabulate import tabulate
 
-from .fact_columns import FACT_COLUMNS, FACT_TEXTS, fact_values, flop_bounds
+from .fact_columns import (
+    FACT_COLUMNS,
+    FACT_TEXTS,
+    GATHERED_COLUMNS,
+    fact_notes,
+    fact_values,
+    flop_bounds,
+)
 from .figures import FIGURES
 from .roofline import RATE_COLUMNS, RATE_TIMES, rate_bounds, rates_of, roof_notes
 from .rows import Row, Rows
 from .table import MANY, UNKNOWN, Table, html_of_columns, text_of_columns, texts_of_floats
 
-__all__ = ["COLUMNS", "TABLE_COLUMNS", "html_summary_of", "summary_of", "table_of"]
+__all__ = [
+    "ALL_COLUMNS",
+    "COLUMNS",
+    "SORTABLE",
+    "TABLE_COLUMNS",
+    "html_summary_of",
+    "summary_of",
+    "table_of",
+]
 
 COLUMNS = ("Op type", "Op", "Average runtime (s)", "Pct total runtime")
 
@@ -46,7 +61,7 @@ TABLE_COLUMNS = {
 
 # Those that are shown only if asked for.
 _MORE_COLUMNS = {**FACT_COLUMNS, **RATE_COLUMNS}
-_ALL_COLUMNS = {**TABLE_COLUMNS, **_MORE_COLUMNS}
+ALL_COLUMNS = {**TABLE_COLUMNS, **_MORE_COLUMNS}
 
 _TEXTS = FACT_TEXTS | {"op", "name", "note"}
 
@@ -54,9 +69,8 @@ _TIMES = RATE_TIMES | frozenset(
     {"mean", "std", "min", "median", "p90", "p95", "p99", "max", "total", "mean_interval",
      "median_interval"}
 )  # fmt: skip
-_SORTABLE = frozenset(_ALL_COLUMNS) - _TEXTS - {
-    "mean_interval", "median_interval", "cumulative"
-}  # fmt: skip
+# An interval is no figure, and what is cumulative or a note depends on the order.
+SORTABLE = frozenset(ALL_COLUMNS) - {"mean_interval", "median_interval", "cumulative", "note"}
 
 LIMIT, TIE = "limit", "tie"
 
@@ -98,14 +112,16 @@ def table_of(
         for key, text in _NOTES.items()
         if any(key in values["note"][index] for index in shown) and "note" in keys
     ]
-    if sort and all(value is None for value in values["mean_interval"]):
+    if sort not in (None, *_TEXTS) and all(value is None for value in values["mean_interval"]):
         notes.append(_NO_INTERVALS)
+    if not (GATHERED_COLUMNS | {*RATE_COLUMNS}).isdisjoint({*keys, sort}):
+        notes += fact_notes(measured.rows)
     notes += roof_notes(measured, [*keys, *([sort] if sort else [])])
     shown_rows = [measured.rows[index] for index in shown]
     bounds = {**flop_bounds(shown_rows), **rate_bounds(shown_rows)}
     return Table(
         tuple(keys),
-        tuple(_ALL_COLUMNS[key] for key in keys),
+        tuple(ALL_COLUMNS[key] for key in keys),
         _TIMES & {*keys},
         tuple(zip(*([*map(values[key].__getitem__, shown)] for key in keys), strict=True)),
         tuple(measured.rows[index].depth for index in shown),
@@ -157,11 +173,13 @@ def _checked_columns(
         "cores": not measured.recording.second,
         "spread": not measured.recording.parts,
     }
-    known = [key for key in _ALL_COLUMNS if not lacking.get(key)]
-    if sort is not None and (sort not in _SORTABLE or sort not in known):
-        names = ", ".join(key for key in known if key in _SORTABLE)
+    known = [key for key in ALL_COLUMNS if not lacking.get(key)]
+    if sort is not None and (sort not in SORTABLE or sort not in known):
+        names = ", ".join(key for key in known if key in SORTABLE)
         raise ValueError(f"sort is one of {names}, got {sort!r}")
-    keys = [key for key in known if key in TABLE_COLUMNS] if columns is None else [*columns]
+    if columns is None:
+        return [key for key in known if key in TABLE_COLUMNS or key == sort]
+    keys = [*columns]
     for key in keys:
         if key == "cores" and key not in known:
             raise ValueError(
@@ -171,7 +189,7 @@ def _checked_columns(
             raise ValueError(
                 "the column spread needs several reports: fx_instrument.merge([before, after])"
             )
-        if key not in _ALL_COLUMNS:
+        if key not in ALL_COLUMNS:
             raise ValueError(f"there is no column {key!r}; there are {', '.join(known)}")
     return keys
 

@@ -499,8 +499,15 @@ class Rows:
         return figures
 
     def ordered(self, values: Sequence[Any]) -> list[int]:
-        """Return the rows, the largest first at each level, each followed by what is below it."""
-        keys = [math.inf if value is None else -value for value in values]
+        """Return the rows, the largest first at each level, each followed by what is below it.
+
+        Text is in the order of its characters. What is not known is last.
+        """
+        keys: list[Any]
+        if any(isinstance(value, str) for value in values):
+            keys = [(value is None, value or "") for value in values]
+        else:
+            keys = [math.inf if value is None else -value for value in values]
         if not any(row.depth for row in self.rows):
             return sorted(range(len(keys)), key=keys.__getitem__)
         places = {id(row): index for index, row in enumerate(self.rows)}

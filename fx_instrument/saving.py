@@ -59,7 +59,7 @@ from .facts import RowFacts
 from .recording import ClosedFrame, InnerRow, NodeRow, Part, Recording, VariantInfo
 from .sketch import Sketch
 from .version import __version__
-from .whole_file import written_whole
+from .writing import binary_file
 
 __all__ = ["FORMAT", "VERSION", "read_recording", "write_recording"]
 
@@ -106,7 +106,7 @@ def write_recording(recording: Recording, path: str | os.PathLike[str]) -> None:
     }
     text = json.dumps(head, allow_nan=False, separators=(",", ":"))
     with (
-        written_whole(path) as file,
+        binary_file(path) as file,
         zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=_COMPRESSION) as archive,
     ):
         archive.writestr(zipfile.ZipInfo(_HEAD), text, zipfile.ZIP_DEFLATED, _COMPRESSION)

@@ -16,7 +16,7 @@ PACKAGE = Path(fx_instrument.__file__).parent
 LAYERS = (
     "version",
     "errors",
-    "whole_file",
+    "writing",
     "clock",
     "sketch",
     "figures",
@@ -37,7 +37,6 @@ LAYERS = (
     "choosing",
     "groups",
     "annotated_code",
-    "writing",
     "stacks",
     "timeline",
     "chrome_trace",
@@ -97,6 +96,7 @@ LAYERS = (
     "slowdown",
     "__init__",
     "command_line",
+    "cli_showing",
     "cli_files",
     "cli",
     "__main__",
@@ -124,7 +124,6 @@ SHOWING = (
     "choosing",
     "groups",
     "annotated_code",
-    "writing",
     "stacks",
     "timeline",
     "chrome_trace",
@@ -189,7 +188,7 @@ def test_only_the_command_line_imports_torchvision(module: str) -> None:
 def test_what_shows_figures_knows_nothing_of_torch(module: str) -> None:
     siblings, others = imports_of(module)
     assert "torch" not in others
-    assert siblings <= {"version", "errors", "whole_file", "clock", *SHOWING}
+    assert siblings <= {"version", "errors", "writing", "clock", *SHOWING}
 
 
 @pytest.mark.parametrize("module", CAPTURING)

@@ -76,12 +76,30 @@ def test_wrong_choices_are_errors_that_tell_what_there_is() -> None:
     report = report_of([1, 2])
     with pytest.raises(ValueError, match="no column 'median_ns'; there are op, name, calls, mean"):
         report.table(["median_ns"])
-    with pytest.raises(ValueError, match=r"sort is one of calls, mean, std, .*, got 'name'"):
-        report.table(sort="name")
+    with pytest.raises(ValueError, match=r"sort is one of op, name, calls, mean, .*, got 'note'"):
+        report.table(sort="note")
     with pytest.raises(ValueError, match="top is the number of rows to show, from 0, got -1"):
         report.table(top=-1)
     with pytest.raises(ValueError, match=r"the column cores needs both clocks: instrument\("):
         report.table(["cores"])
+
+
+def test_rows_are_sorted_by_text_too() -> None:
+    report = report_of([30], [10], [20])
+    assert [row["name"] for row in report.table(["name"], sort="name").to_dict()] == ["a", "b", "c"]
+    shown = report.where(name=["b", "c"]).table(["name"], sort="name", top=1)
+    assert shown.to_dict() == [{"name": "b"}]
+
+
+def test_the_column_that_rows_are_sorted_by_is_shown() -> None:
+    report = report_of([30], [10])
+    assert "headroom" not in report.table(sort="mean").columns
+    table = report.table(sort="headroom")
+    assert table.columns[-1] == "headroom"
+    assert [row["headroom"] for row in table.to_dict()] == [None, None]
+    told, machine = table.notes[-2:]
+    assert "report(facts=True)" in told
+    assert "fx_instrument.machine()" in machine
 
 
 def test_a_row_that_cannot_be_ranked_says_so() -> None:
