@@ -76,6 +76,7 @@ def lines_without_figures(text: str) -> list[str]:
     """Return the lines of ``text``, of which those that differ in figures alone are the same."""
     lines = []
     for line in text.splitlines():
+        line = re.sub(r"\b(torch|Python) \d[^\s,]*", r"\1 N", line)
         # What a column is made of, then units that depend on the speed of the machine.
         line = re.sub(r"(?<![\w.])[-+]?\d[\d,]*(\.\d+)?(e[-+]?\d+)?(?![\w])", "N", line)
         line = re.sub(r"\bN (ns|us|ms|s)\b", "N s", line)
