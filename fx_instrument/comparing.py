@@ -196,6 +196,11 @@ class RowComparison(Difference):
         return self.before is not None and self.after is not None
 
     @property
+    def is_timed(self) -> bool:
+        """Whether it takes time in either report, as placeholders and outputs do not."""
+        return any(row is not None and row.is_timed for row in (self.before, self.after))
+
+    @property
     def verdict(self) -> str:
         """As for the total, or ``only before`` or ``only after``."""
         if self.before is None:
@@ -277,15 +282,13 @@ class Comparison:
         if total.before_ns is not None and total.after_ns is not None:
             lines += _total_in_words(total)
         counts = [
-            (len([row for row in self.rows if row.is_in_both]), "in both"),
-            *((len(found), what) for found, what in [
-                (self.faster, FASTER),
-                (self.slower, SLOWER),
-                (self.only_before, ONLY_BEFORE),
-                (self.only_after, ONLY_AFTER),
-            ]),
-        ]  # fmt: skip
-        lines.append(f"rows: {', '.join(f'{number} {what}' for number, what in counts)}")
+            f"{len([row for row in self.rows if row.is_in_both])} in both",
+            f"{len(self.faster)} {FASTER}",
+            f"{len(self.slower)} {SLOWER}",
+            f"{len(self.only_before)} {ONLY_BEFORE}{_held(self.before, self.only_before)}",
+            f"{len(self.only_after)} {ONLY_AFTER}{_held(self.after, self.only_after)}",
+        ]
+        lines.append(f"rows: {', '.join(counts)}")
         lines += [_runs_in_words("before", self.before), _runs_in_words("after", self.after)]
         differing = _differing(self.before, self.after)
         if differing:
@@ -412,7 +415,9 @@ def _cell(row: RowComparison, key: str) -> Any:
     if not row.is_in_both:
         return ABSENT
     attribute = {"difference": "difference_ns", "difference_interval": "interval_ns"}
-    return getattr(row, attribute.get(key, key))
+    value = getattr(row, attribute.get(key, key))
+    # Of rows that take no time, as placeholders, there is no ratio and nothing to test.
+    return ABSENT if value is None and not row.is_timed else value
 
 
 def _total_in_words(total: Difference) -> list[str]:
@@ -439,6 +444,15 @@ def _total_in_words(total: Difference) -> list[str]:
         SLOWER: "more than noise",
     }
     return [line, f"{text}: {verdicts[total.verdict]}"]
+
+
+def _held(measured: Rows, rows: Sequence[RowComparison]) -> str:
+    """Return how much of a run the rows of one report took, in words; empty for no rows."""
+    if not rows or not measured.num_runs:
+        return ""
+    # The rows below one may be in both reports.
+    self_ns = [row.row.total_ns - sum(below.total_ns for below in row.row.rows) for row in rows]
+    return f" with {time_text(sum(self_ns) / measured.num_runs)} of a run"
 
 
 def _runs_in_words(when: str, measured: Rows) -> str:

@@ -101,6 +101,23 @@ def test_head_shows_the_saving_and_its_interval() -> None:
     assert "no more than noise" in compare(before, before).head
 
 
+def test_head_says_how_long_the_rows_took_that_only_one_report_has() -> None:
+    before = report_of([call("conv1"), call("bn1"), call("bn2")], [[100, 20, 3], [100, 24, 3]])
+    after = report_of([call("conv1"), call("fused")], [[100, 7], [100, 7]])
+    head = compare(before, after).head.splitlines()
+    assert head[2] == (
+        "rows: 1 in both, 0 faster, 0 slower, 2 only before with 25.0 ns of a run, "
+        "1 only after with 7.0 ns of a run"
+    )
+
+
+def test_rows_that_take_no_time_have_no_ratio_and_no_interval() -> None:
+    columns = ["name", "difference", "difference_interval", "ratio", "ratio_interval", "p_value"]
+    comparison = compare(spender(10, 20), spender(10, 5))
+    assert comparison.table(columns).rows[0] == ("x", 0, "", "", "", "")
+    assert "unknown" not in str(comparison)
+
+
 def test_limits_are_broken_by_what_is_slower_by_more_than_noise() -> None:
     before = report_of("a", [[1000], [1010], [990], [1000], [1000]])
     after = report_of("a", [[1100], [1105], [1095], [1100], [1100]])
