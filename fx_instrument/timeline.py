@@ -18,7 +18,7 @@ import numpy.typing as npt
 from .rows import Row, Rows, check_kept
 from .stacks import Label, enclosing_modules
 
-__all__ = ["Slices", "Timeline"]
+__all__ = ["Slices", "Timeline", "median_run"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -92,6 +92,16 @@ class _Calls:
             _Call(self._row, start, ns)
             for start, ns in zip(self._starts[first:last], self._ns[first:last], strict=True)
         ]
+
+
+def median_run(measured: Rows) -> int:
+    """Return which run is the median by its time; the faster one of the two of an even number.
+
+    Raises:
+        RunsNotKeptError: only a sketch of the runs was kept.
+    """
+    total_ns = measured.total_ns
+    return int(np.argsort(total_ns, kind="stable")[(len(total_ns) - 1) // 2])
 
 
 class Timeline:
