@@ -108,7 +108,7 @@ class Timeline:
     """The slices of the runs of a report.
 
     Args:
-        measured: whose runs.
+        measured: whose runs; each is shown whole, whatever ``Report.where`` chose of its rows.
         name: of what asks for them, for an error.
 
     Raises:
@@ -122,8 +122,10 @@ class Timeline:
         check_kept(measured.recording, name)
         self._measured = measured
         self._recording = measured.recording
-        self._roots = [row for row in measured.rows if row.depth == 0]
-        self._inner = [row for row in measured.rows if row.depth]
+        # A run is shown whole, also where only some of its rows were chosen.
+        whole = measured if measured.choice is None else Rows(measured.recording)
+        self._roots = [row for row in whole.rows if row.depth == 0]
+        self._inner = [row for row in whole.rows if row.depth]
         self._plans: dict[bytes, _Plan] = {}
         self._places: dict[Label, int] = {}
         self.labels: list[Label] = []
