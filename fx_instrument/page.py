@@ -36,14 +36,18 @@ def write_page(data: Mapping[str, Any], target: Target) -> None:
         TypeError: ``target`` is something else.
     """
     style, script = _text_of("page.css"), _text_of("page.js")
-    text = _environment().from_string(_text_of("page.html")).render(
-        data=data,
-        # The text of these two is ours, and is no HTML.
-        style=Markup(style),
-        script=Markup(script),
-        style_hash=_hash_of(style),
-        script_hash=_hash_of(script),
-        version=__version__,
+    text = (
+        _environment()
+        .from_string(_text_of("page.html"))
+        .render(
+            data=data,
+            # The text of these two is ours, and is no HTML.
+            style=Markup(style),
+            script=Markup(script),
+            style_hash=_hash_of(style),
+            script_hash=_hash_of(script),
+            version=__version__,
+        )
     )
     with text_file(target) as file:
         file.write(text)

@@ -179,8 +179,9 @@ def _part_of(measured: Rows, name: str) -> dict[str, Any]:
         column["is_fact"] = column["key"] in FACT_COLUMNS or column["key"] in RATE_COLUMNS
     columns += _fact_columns(measured.rows)
     figures = measured.figures
-    part: dict[str, Any] = {
+    return {
         "name": name,
+        "num_runs": measured.num_runs,
         "head": head_of(measured).split("\n") if name else [],
         "unit": _unit_of(table, "mean"),
         "columns": columns,
@@ -188,16 +189,15 @@ def _part_of(measured: Rows, name: str) -> dict[str, Any]:
         "notes": [*table.notes],
         "untimed": [place for place, row in enumerate(measured.rows) if not row.is_timed],
         "histograms": [
-            [
-                histogram_of(measured, row, figures[place])
-                for place, row in enumerate(measured.rows)
-            ]
+            [histogram_of(measured, row, figures[place]) for place, row in enumerate(measured.rows)]
         ],
         "trees": [{"title": "", **_tree_of(measured, places)}],
         "timeline": _timeline_of(measured, places),
         "kept": _kept_in_words(measured),
+        # The marks of figures would be of other times than the bins.
+        "is_uncorrected": measured.recording.sketch is not None
+        and bool(measured.recording.reading_cost_ns),
     }
-    return part
 
 
 def _unit_of(table: Table, key: str) -> str:
