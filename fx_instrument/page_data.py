@@ -322,11 +322,11 @@ def histogram_of(measured: Rows, row: Row, figures: Any = None) -> dict[str, Any
     low, high = int(ordered[0]), int(ordered[num_inside - 1])
     num_bins = min(max(math.ceil(2 * len(ordered) ** (1 / 3)), 1), MOST_BINS)
     width = max(-(-(high - low + 1) // num_bins), 1)
-    counts = np.bincount((ordered[:num_inside] - low) // width)
+    in_bins = np.bincount((ordered[:num_inside] - low) // width)
     return {
         "low": low,
         "width": width,
-        "counts": counts.tolist(),
+        "counts": in_bins.tolist(),
         "above": len(ordered) - num_inside,
         "high": int(ordered[-1]),
     }
@@ -380,16 +380,16 @@ def _timeline_of(measured: Rows, places: Mapping[int, int]) -> dict[str, Any] | 
     timeline = Timeline(measured, "to_html()")
     slices = timeline.of_run(run)
     total_ns = int(measured.total_ns[run])
-    labels = [timeline.labels[label] for label in slices.labels]
+    every = [timeline.labels[label] for label in slices.labels]
     times_ns = slices.ends_ns - slices.starts_ns
-    kept: Iterable[int] = range(len(labels))
-    if len(labels) > MOST_SLICES:
+    kept: Iterable[int] = range(len(every))
+    if len(every) > MOST_SLICES:
         # One that lies in another is no longer than that, and comes after it.
         kept = np.sort(np.argsort(-times_ns, kind="stable")[:MOST_SLICES]).tolist()
     names: dict[tuple[str, int], int] = {}
     found: dict[str, list[int]] = {"labels": [], "depths": [], "starts": [], "times": []}
     for place in kept:
-        label = labels[place]
+        label = every[place]
         row = -1 if label.row is None else places.get(label.row.index, -1)
         key = _text_of(label), row
         found["labels"].append(names.setdefault(key, len(names)))
@@ -397,7 +397,7 @@ def _timeline_of(measured: Rows, places: Mapping[int, int]) -> dict[str, Any] | 
         found["starts"].append(int(slices.starts_ns[place]))
         found["times"].append(int(times_ns[place]))
     unknown: Counter[int] = Counter()
-    for row_of in {id(label.row): label.row for label in labels if label.row is not None}.values():
+    for row_of in {id(label.row): label.row for label in every if label.row is not None}.values():
         if not row_of.is_of_root:
             is_unknown = row_of.call_starts_ns[row_of.call_runs == run] < 0
             unknown[places.get(row_of.index, -1)] += int(np.count_nonzero(is_unknown))
@@ -407,7 +407,7 @@ def _timeline_of(measured: Rows, places: Mapping[int, int]) -> dict[str, Any] | 
         "names": [name for name, _ in names],
         "rows": [row for _, row in names],
         **found,
-        "num_slices": len(labels),
+        "num_slices": len(every),
         "unknown": {place: number for place, number in unknown.items() if number},
     }
 
