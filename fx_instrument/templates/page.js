@@ -11,7 +11,7 @@ const LEVEL_HEIGHT = 24;
 
 // Boxes that are narrower, in pixels, are put together to one that is no narrower than the other.
 const LEAST_WIDTH = 5;
-const BUNDLE_WIDTH = 26;
+const BUNDLE_WIDTH = 40;
 
 // Rows that are drawn above and below those in sight, and on paper.
 const MARGIN_ROWS = 12;
@@ -61,6 +61,10 @@ function numberText(value, decimals = 2) {
   return Number.isInteger(value)
     ? value.toLocaleString("en")
     : value.toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
+}
+
+function largest(values) {
+  return values.reduce((most, value) => Math.max(most, value), 0);
 }
 
 function counted(number, noun) {
@@ -359,11 +363,11 @@ class RowTable {
       const step = Math.max(1, Math.floor(numRows / 2000));
       for (let row = 0; row < numRows; row += step) {
         const indent = column.key === "name" ? 2 * data.depths[row] : 0;
-        most = Math.max(most, cellText(column, row, this.unit).length + indent);
+        most = Math.max(most, this.textIn(column, row).length + indent);
       }
       const limit = column.key === "name" ? 34 : 30;
-      const least = this.header(column).length + 3;
-      column.width = Math.max(Math.min(most, limit), least) + 2.5;
+      const least = this.header(column).length + 2;
+      column.width = Math.max(Math.min(most, limit), least) + 2;
     }
     return column.width;
   }
@@ -457,9 +461,16 @@ class RowTable {
     );
   }
 
-  drawCell(column, row) {
+  textIn(column, row) {
     const text = cellText(column, row, this.unit);
-    const cell = make("td", { class: classesOf(column), text, title: text.length > 26 ? text : null });
+    // What tells classes from one another is at the end.
+    return column.key === "class" ? text.split(".").pop() : text;
+  }
+
+  drawCell(column, row) {
+    const text = this.textIn(column, row);
+    const title = column.key === "class" ? cellText(column, row) : text;
+    const cell = make("td", { class: classesOf(column), text, title: title.length > 20 ? title : null });
     if (column.at(row) === null) cell.classList.add("unknown");
     if (column.key === "name") {
       const depth = this.sorted && !this.isTree ? 0 : this.part.data.depths[row];
@@ -467,12 +478,22 @@ class RowTable {
       cell.title = text;
     } else if (column.key === "percent" && column.at(row) !== null) {
       cell.classList.add("share");
-      cell.style.setProperty("--share", `${Math.min(Math.max(column.at(row), 0), 100)}%`);
+      cell.style.setProperty("--share", `${(100 * Math.max(column.at(row), 0)) / this.most(column)}%`);
     } else if (column.key === "verdict") {
       cell.classList.add(`verdict-${text.replace(/\W+/g, "-")}`);
       cell.textContent = `${VERDICT_SIGNS[text] || ""}${text}`;
     }
     return cell;
+  }
+
+  most(column) {
+    if (!column.most) {
+      column.most = 0;
+      for (let row = 0; row < this.part.numRows; row++) {
+        column.most = Math.max(column.most, column.at(row) || 0);
+      }
+    }
+    return column.most || 1;
   }
 
   placeOf(row) {
@@ -553,7 +574,7 @@ class Chart {
       this.info,
     );
     this.listen();
-    part.listeners.push((row) => this.showSelected(row));
+    part.listeners.push((row, source) => this.showSelected(row, source));
     new ResizeObserver(() => {
       if (this.area.clientWidth !== this.width) this.draw();
     }).observe(this.area);
@@ -649,14 +670,35 @@ class Chart {
     this.info.textContent = this.options.describe(node).replaceAll("\n", "; ");
   }
 
-  showSelected(row) {
+  showSelected(row, source) {
+    this.markSelected(row);
+    const node = this.nodesOf(row)[0];
+    if (source === this || !node) return;
+    if (this.boxes.has(node)) this.setCurrent(node);
+    else this.info.textContent = this.options.describe(node).replaceAll("\n", "; ");
+  }
+
+  markSelected(row) {
     for (const box of this.area.querySelectorAll(".selected")) box.classList.remove("selected");
-    for (const [node, box] of this.boxes) {
-      if (node.row === row) {
-        box.classList.add("selected");
-        this.info.textContent = this.options.describe(node).replaceAll("\n", "; ");
-      }
+    for (const node of this.nodesOf(row)) {
+      const shown = this.boxes.get(node) || this.boxes.get(this.bundles.get(node));
+      shown?.classList.add("selected");
     }
+  }
+
+  nodesOf(row) {
+    if (!this.byRow) {
+      this.byRow = new Map();
+      const waiting = [this.root];
+      while (waiting.length) {
+        const node = waiting.pop();
+        if (this.byRow.has(node.row)) this.byRow.get(node.row).push(node);
+        else this.byRow.set(node.row, [node]);
+        for (const child of node.children) waiting.push(child);
+      }
+      for (const nodes of this.byRow.values()) nodes.reverse();
+    }
+    return (row >= 0 && this.byRow.get(row)) || [];
   }
 
   draw() {
@@ -665,6 +707,7 @@ class Chart {
     this.levelOf = new Map();
     this.boxes = new Map();
     this.nodes = new Map();
+    this.bundles = new Map();
     const all = [];
     const above = pathTo(this.focus);
     // Where two share a scale, the longer one takes the whole width.
@@ -692,6 +735,7 @@ class Chart {
     this.area.append(filler);
     this.out.disabled = !aboveOf(this.focus);
     this.drawLegend();
+    this.markSelected(this.part.selected);
     this.setCurrent(this.boxes.has(this.current) ? this.current : this.focus);
   }
 
@@ -730,16 +774,14 @@ class Chart {
       "aria-label": this.options.describe(node),
       "data-name": node.name,
     });
-    if (right - left > 22) box.append(make("span", { text: node.name }));
+    if (right - left > (node.isBundle ? 34 : 22)) box.append(make("span", { text: node.name }));
     else box.classList.add("narrow");
-    if (node.isBundle) box.classList.add("bundle");
+    if (node.isBundle) {
+      box.classList.add("bundle");
+      for (const child of node.children) this.bundles.set(child, node);
+    }
     if (node.hasUnknownStart) box.classList.add("unknown-start");
     if (node.children.length) box.setAttribute("aria-expanded", node.isBundle ? "false" : "true");
-    if (node.row >= 0) {
-      const isSelected = node.row === this.part.selected;
-      box.classList.toggle("selected", isSelected);
-      box.setAttribute("aria-selected", isSelected ? "true" : "false");
-    }
     box.style.left = `${left}px`;
     box.style.width = `${Math.max(right - left, 1)}px`;
     box.style.top = `${level * LEVEL_HEIGHT}px`;
@@ -771,6 +813,7 @@ const KINDS = {
   faster: "faster",
   only: "only in this one",
   same: "within noise or unknown",
+  bundle: "narrow ones together",
   other: "other",
 };
 
@@ -831,6 +874,7 @@ function kindOfRow(part, row) {
 }
 
 function kindOfNode(part, node) {
+  if (node.isBundle) return "bundle";
   return node.row < 0 ? "module" : kindOfRow(part, node.row);
 }
 
@@ -1151,7 +1195,8 @@ function codeTable(section) {
   const body = make("tbody");
   const longest = section.texts.reduce((most, text) => Math.max(most, text.length), 10);
   const times = Object.values(section.figures).map(([mean]) => mean || 0);
-  const unit = unitFor(Math.max(...times.slice(0, 10000), 0));
+  const unit = unitFor(largest(times));
+  section.most = largest(Object.values(section.figures).map((figures) => figures[1] || 0)) || 1;
   const heads = [`Mean (${unit})`, "%", "Calls", "Line", ""];
   const widths = [13, 8, 11, 8, Math.min(longest, 400) * 1.05 + 3];
   const table = make(
@@ -1186,7 +1231,7 @@ function codeLine(section, place, unit) {
   const cells = texts.map((text) => make("td", { text }));
   if (figures && figures[1] !== null) {
     cells[1].classList.add("share");
-    cells[1].style.setProperty("--share", `${Math.min(100 * Math.max(figures[1], 0), 100)}%`);
+    cells[1].style.setProperty("--share", `${(100 * Math.max(figures[1], 0)) / section.most}%`);
   }
   return make(
     "tr",
