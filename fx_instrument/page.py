@@ -49,6 +49,8 @@ def write_page(data: Mapping[str, Any], target: Target) -> None:
             version=__version__,
         )
     )
+    # Whatever encoding a file was opened with, a browser reads the same.
+    text = text.encode("ascii", "xmlcharrefreplace").decode("ascii")
     with text_file(target) as file:
         file.write(text)
 

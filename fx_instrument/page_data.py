@@ -37,9 +37,15 @@ MOST_SLICES = 20_000
 
 # Shown from the start, where any of it is known.
 _SHOWN = frozenset(
-    {"name", "op", "calls", "mean", "self", "median", "p95", "max", "percent", "note", "class",
-     "source", "shape", "flops", "attained", "headroom"}
+    {"name", "op", "calls", "mean", "self", "median", "p95", "max", "percent", "spread", "cores",
+     "note", "class", "source", "shape", "flops", "attained", "headroom"}
 )  # fmt: skip
+
+# The order of the columns of a comparison, with those first that tell most.
+_COMPARED_FIRST = ("name", "verdict", "before", "after", "difference", "ratio")
+
+# In the place of that of a row: no row, but a module; a row that the table does not have.
+_NO_ROW, _NOT_SHOWN = -1, -2
 
 # What no table shows, but the facts of one row do.
 _MORE_FACTS = {
@@ -130,7 +136,7 @@ def compared_part(
     rows = [after_row or before_row for before_row, after_row in pairs]
     shown = {row.index: place for place, (row, _) in enumerate(pairs) if row is not None}
     shown_after = {row.index: place for place, (_, row) in enumerate(pairs) if row is not None}
-    columns = _columns_of(table)
+    columns = sorted(_columns_of(table), key=_place_in_comparison)
     columns += [
         _column("module", "Module", [row.module if row else "" for row in rows], "text"),
         _column("target", "Target", [row.target if row else "" for row in rows], "text"),
@@ -157,6 +163,11 @@ def compared_part(
     }
 
 
+def _place_in_comparison(column: Mapping[str, Any]) -> int:
+    key = column["key"]
+    return _COMPARED_FIRST.index(key) if key in _COMPARED_FIRST else len(_COMPARED_FIRST)
+
+
 def _name_of(measured: Rows) -> str:
     return str(measured.recording.environment.get("model", "model"))
 
@@ -164,10 +175,11 @@ def _name_of(measured: Rows) -> str:
 def _part_of(measured: Rows, name: str) -> dict[str, Any]:
     """Return what a page shows of the runs of the forward, or of a method."""
     places = {row.index: place for place, row in enumerate(measured.rows)}
+    # What names a row stays in sight beside the others, so it is the first.
     lacking = {"cores": not measured.recording.second, "spread": not measured.recording.parts}
     # The rows of a page are in any order, and ties are of one.
     keys = [key for key in TABLE_COLUMNS if not lacking.get(key) and key != "cumulative"]
-    keys += [*FACT_COLUMNS, *RATE_COLUMNS]
+    keys = ["name", *(key for key in keys if key != "name"), *FACT_COLUMNS, *RATE_COLUMNS]
     table = table_of(measured, keys)
     columns = _columns_of(table)
     if any(row.rows for row in measured.rows):
@@ -339,7 +351,7 @@ def _tree_of(measured: Rows, places: Mapping[int, int]) -> dict[str, Any]:
         measured: whose rows.
         places: in the table of the page, by ``Row.index``.
     """
-    parents, names, rows, self_ns = [-1], [_name_of(measured)], [-1], [0.0]
+    parents, names, rows, self_ns = [-1], [_name_of(measured)], [_NO_ROW], [0.0]
     found: dict[tuple[int, Any], int] = {}
     num_runs = max(measured.num_runs, 1)
     for labels, time_ns in stacks_of(measured) if measured.num_runs else ():
@@ -350,7 +362,7 @@ def _tree_of(measured: Rows, places: Mapping[int, int]) -> dict[str, Any]:
                 found[key] = len(parents)
                 parents.append(at)
                 names.append(_text_of(label))
-                rows.append(-1 if label.row is None else places.get(label.row.index, -1))
+                rows.append(_place_of(label, places))
                 self_ns.append(0.0)
             at = found[key]
         self_ns[at] += time_ns / num_runs
@@ -366,6 +378,10 @@ def _tree_of(measured: Rows, places: Mapping[int, int]) -> dict[str, Any]:
 
 def _key_of(label: Label) -> Any:
     return label.module if label.row is None else label.row.index
+
+
+def _place_of(label: Label, places: Mapping[int, int]) -> int:
+    return _NO_ROW if label.row is None else places.get(label.row.index, _NOT_SHOWN)
 
 
 def _text_of(label: Label) -> str:
@@ -390,7 +406,7 @@ def _timeline_of(measured: Rows, places: Mapping[int, int]) -> dict[str, Any] | 
     found: dict[str, list[int]] = {"labels": [], "depths": [], "starts": [], "times": []}
     for place in kept:
         label = every[place]
-        row = -1 if label.row is None else places.get(label.row.index, -1)
+        row = _place_of(label, places)
         key = _text_of(label), row
         found["labels"].append(names.setdefault(key, len(names)))
         found["depths"].append(slices.depths[place])
@@ -400,7 +416,7 @@ def _timeline_of(measured: Rows, places: Mapping[int, int]) -> dict[str, Any] | 
     for row_of in {id(label.row): label.row for label in every if label.row is not None}.values():
         if not row_of.is_of_root:
             is_unknown = row_of.call_starts_ns[row_of.call_runs == run] < 0
-            unknown[places.get(row_of.index, -1)] += int(np.count_nonzero(is_unknown))
+            unknown[places.get(row_of.index, _NOT_SHOWN)] += int(np.count_nonzero(is_unknown))
     return {
         "run": run,
         "total_ns": total_ns,

@@ -235,7 +235,9 @@ window.addEventListener("afterprint", () => {
 // The table of rows
 
 const HEAD_HEIGHT = 31;
-const VERDICT_SIGNS = { slower: "▲ ", faster: "▼ " };
+const UP = "\u25b2";
+const DOWN = "\u25bc";
+const VERDICT_SIGNS = { slower: `${UP} `, faster: `${DOWN} ` };
 
 class RowTable {
   constructor(part, element) {
@@ -327,7 +329,7 @@ class RowTable {
 
   drawHead() {
     const cells = this.shown.map((column) => {
-      const sign = this.sorted === column ? (this.direction > 0 ? " ▲" : " ▼") : "";
+      const sign = this.sorted === column ? (this.direction > 0 ? ` ${UP}` : ` ${DOWN}`) : "";
       const text = `${this.header(column)}${sign}`;
       const sort = this.direction > 0 ? "ascending" : "descending";
       return make(
@@ -679,10 +681,14 @@ class Chart {
   }
 
   markSelected(row) {
-    for (const box of this.area.querySelectorAll(".selected")) box.classList.remove("selected");
+    for (const box of this.area.querySelectorAll(".selected")) {
+      box.classList.remove("selected");
+      box.removeAttribute("aria-selected");
+    }
     for (const node of this.nodesOf(row)) {
       const shown = this.boxes.get(node) || this.boxes.get(this.bundles.get(node));
       shown?.classList.add("selected");
+      shown?.setAttribute("aria-selected", "true");
     }
   }
 
@@ -802,6 +808,9 @@ class Chart {
 }
 Chart.number = 0;
 
+// A row that the table does not have is one below.
+const NO_ROW = -1;
+
 const KINDS = {
   module: "module",
   call_module: "call_module",
@@ -812,7 +821,8 @@ const KINDS = {
   slower: "slower",
   faster: "faster",
   only: "only in this one",
-  same: "within noise or unknown",
+  same: "within noise",
+  unsure: "not known whether noise",
   bundle: "narrow ones together",
   other: "other",
 };
@@ -866,16 +876,18 @@ function kindOfRow(part, row) {
   if (part.kind === "comparison") {
     const verdict = part.value("verdict", row);
     if (verdict === "slower" || verdict === "faster") return verdict;
+    if (verdict === UNKNOWN) return "unsure";
     return verdict.startsWith("only") ? "only" : "same";
   }
   if (part.hasRowsBelow(row)) return "frame";
   const op = part.value("op", row);
-  return op in KINDS ? op : "other";
+  return Object.hasOwn(KINDS, op) ? op : "other";
 }
 
 function kindOfNode(part, node) {
   if (node.isBundle) return "bundle";
-  return node.row < 0 ? "module" : kindOfRow(part, node.row);
+  if (node.row === NO_ROW) return "module";
+  return node.row < 0 ? "other" : kindOfRow(part, node.row);
 }
 
 // The icicle
@@ -1059,11 +1071,20 @@ function numRunsOf(histogram) {
   return sum + (histogram.above || 0) + (histogram.zeros || 0);
 }
 
-function histogramFigure(histogram, marks, title) {
+// Return from where to where histograms reach.
+function rangeOf(histograms) {
+  const edges = histograms.map(edgesOf);
+  return [
+    Math.min(...edges.map((each) => each[0])),
+    Math.max(...edges.map((each) => each[each.length - 1])),
+  ];
+}
+
+function histogramFigure(histogram, marks, title, range = rangeOf([histogram])) {
   const edges = edgesOf(histogram);
   const isLog = Boolean(histogram.ratio);
   const scale = isLog ? Math.log : (value) => value;
-  const [first, last] = [scale(edges[0]), scale(edges[edges.length - 1])];
+  const [first, last] = range.map(scale);
   const hasAbove = histogram.above > 0;
   const [left, right] = [8, hasAbove ? WIDTH - 46 : WIDTH - 8];
   const x = (value) => left + ((scale(value) - first) / (last - first || 1)) * (right - left);
@@ -1102,9 +1123,9 @@ function histogramFigure(histogram, marks, title) {
       makeSvg("line", { class: `mark mark-${name}`, x1: place, x2: place, y1: 4, y2: BASE }),
     );
   }
-  shapes.push(makeSvg("text", { x: left, y: BASE + 14, text: timeText(edges[0]) }));
+  shapes.push(makeSvg("text", { x: left, y: BASE + 14, text: timeText(range[0]) }));
   shapes.push(
-    makeSvg("text", { x: right, y: BASE + 14, "text-anchor": "end", text: timeText(edges[edges.length - 1]) }),
+    makeSvg("text", { x: right, y: BASE + 14, "text-anchor": "end", text: timeText(range[1]) }),
   );
   shapes.push(makeSvg("text", { x: left, y: 12, text: `${numberText(most)}` }));
   const caption = [`${title}${counted(numRunsOf(histogram), "run")}`];
@@ -1140,9 +1161,7 @@ function drawDetail(part, element) {
       make("p", { class: "op", text: part.text("op", row) }),
       ...histogramsOf(part, row),
       definitionList(part, row, (column) => !column.is_fact),
-      ...(part.columns.some((column) => column.is_fact)
-        ? [make("h4", { text: "Facts" }), definitionList(part, row, (column) => column.is_fact)]
-        : []),
+      ...factsOf(part, row),
     );
     detail.scrollTop = 0;
   });
@@ -1150,10 +1169,13 @@ function drawDetail(part, element) {
 
 function histogramsOf(part, row) {
   if (part.kind === "comparison") {
+    const both = part.data.histograms.map((side) => side[row]);
+    const range = rangeOf(both.filter(Boolean));
     return ["Before", "After"].map((title, side) => {
-      const histogram = part.data.histograms[side]?.[row];
-      if (!histogram) return make("p", { class: "note", text: `${title}: no time of its own, or no such row.` });
-      return histogramFigure(histogram, [["mean", part.value(title.toLowerCase(), row)]], `${title}: `);
+      const mean = part.value(title.toLowerCase(), row);
+      if (both[side]) return histogramFigure(both[side], [["mean", mean]], `${title}: `, range);
+      const text = mean === "" ? "there is no such row." : "no time of its own in compiled code, or no run.";
+      return make("p", { class: "note", text: `${title}: ${text}` });
     });
   }
   const histogram = part.data.histograms[0][row];
@@ -1167,6 +1189,19 @@ function histogramsOf(part, row) {
   const figures = [histogramFigure(histogram, part.data.is_uncorrected ? [] : marks, "")];
   if (part.data.kept) figures.push(make("p", { class: "kept", text: part.data.kept }));
   return figures;
+}
+
+function factsOf(part, row) {
+  const facts = part.columns.filter((column) => column.is_fact);
+  if (!facts.length) return [];
+  const unknown = facts.filter((column) => column.at(row) === null);
+  const list = definitionList(part, row, (column) => column.is_fact && column.at(row) !== null);
+  const found = [make("h4", { text: "Facts" }), list];
+  if (unknown.length) {
+    const names = unknown.map((column) => column.header).join(", ");
+    found.push(make("p", { class: "unknown", text: `${UNKNOWN}: ${names}` }));
+  }
+  return found;
 }
 
 function definitionList(part, row, isShown) {
@@ -1237,7 +1272,7 @@ function codeLine(section, place, unit) {
     "tr",
     { class: figures ? "timed" : null },
     ...cells,
-    make("td", { class: "number", text: `${isAfterGap ? "… " : ""}${section.numbers[place]}` }),
+    make("td", { class: "number", text: `${isAfterGap ? "\u2026 " : ""}${section.numbers[place]}` }),
     make("td", { class: "text", text: section.texts[place] }),
   );
 }
