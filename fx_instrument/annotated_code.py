@@ -13,7 +13,13 @@ from .recording import VariantInfo
 from .rows import Row, Rows
 from .table import UNKNOWN, counted, time_text, unit_for
 
-__all__ = ["AnnotatedLine", "annotated_code_of", "annotated_lines"]
+__all__ = [
+    "AnnotatedLine",
+    "CodeSection",
+    "annotated_code_of",
+    "annotated_lines",
+    "annotated_sections",
+]
 
 # A file of no more lines is shown whole.
 _MAX_WHOLE = 60
@@ -46,9 +52,28 @@ class AnnotatedLine(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Section:
+class CodeSection:
+    """The lines of a graph or of a source file.
+
+    Attributes:
+        title: what it is.
+        lines: those that are shown, in their order.
+    """
+
     title: str
     lines: Sequence[AnnotatedLine]
+
+
+def annotated_sections(measured: Rows, source: bool = False) -> tuple[list[CodeSection], list[str]]:
+    """Return what :meth:`fx_instrument.Report.annotated_code` shows, and what it says below.
+
+    Args:
+        measured: whose rows.
+        source: whether the lines are of the source files, not of the graphs.
+    """
+    if source:
+        return _sections_of_sources(measured)
+    return _sections_of_graphs(measured), _notes_on_graphs(measured)
 
 
 def annotated_lines(measured: Rows, source: bool = False) -> list[AnnotatedLine]:
@@ -58,16 +83,13 @@ def annotated_lines(measured: Rows, source: bool = False) -> list[AnnotatedLine]
         measured: whose rows.
         source: whether the lines are of the source files, not of the graphs.
     """
-    sections = _sections_of_sources(measured)[0] if source else _sections_of_graphs(measured)
+    sections, _ = annotated_sections(measured, source)
     return [line for section in sections for line in section.lines]
 
 
 def annotated_code_of(measured: Rows, source: bool = False) -> str:
     """Return the lines as text; see :meth:`fx_instrument.Report.annotated_code`."""
-    if source:
-        sections, notes = _sections_of_sources(measured)
-    else:
-        sections, notes = _sections_of_graphs(measured), _notes_on_graphs(measured)
+    sections, notes = annotated_sections(measured, source)
     lines = [line for section in sections for line in section.lines]
     unit = unit_for(max((line.mean_ns for line in lines if line.mean_ns), default=0.0))
     texts = [
@@ -97,7 +119,7 @@ def _all_runs_ns(measured: Rows) -> float:
     return sum(part.all_runs_ns for part in measured.with_runs)
 
 
-def _sections_of_graphs(measured: Rows) -> list[_Section]:
+def _sections_of_graphs(measured: Rows) -> list[CodeSection]:
     """Return the code of each graph that has run, a line's time with what frames below it took."""
     parts = measured.with_runs
     rows: dict[tuple[bool, str, str], Group] = {}
@@ -109,7 +131,7 @@ def _sections_of_graphs(measured: Rows) -> list[_Section]:
             rows[key].rows[place].append(row)
     all_ns = _all_runs_ns(measured)
     return [
-        _Section(_title_of(variant), _lines_of_graph(variant, rows, all_ns))
+        CodeSection(_title_of(variant), _lines_of_graph(variant, rows, all_ns))
         for variant in measured.variants
         if variant.code and variant.num_runs
     ]
@@ -159,7 +181,7 @@ def _notes_on_graphs(measured: Rows) -> list[str]:
     return notes
 
 
-def _sections_of_sources(measured: Rows) -> tuple[list[_Section], list[str]]:
+def _sections_of_sources(measured: Rows) -> tuple[list[CodeSection], list[str]]:
     """Return the source files, those with most time first, and what has no line in them."""
     all_ns = _all_runs_ns(measured)
     by_file: dict[str, dict[int, Group]] = {}
@@ -197,7 +219,7 @@ def _sections_of_sources(measured: Rows) -> tuple[list[_Section], list[str]]:
                     num_calls=group.num_calls,
                 )
             lines.append(line)
-        sections.append(_Section(file, lines))
+        sections.append(CodeSection(file, lines))
     timed = [row for row in unknown.every_row if row.is_timed] if unknown else []
     if unknown and timed:
         notes.append(

@@ -26,6 +26,8 @@ import numpy.typing as npt
 
 from .errors import NotComparableError
 from .figures import batch_means
+from .page import write_page
+from .page_data import compared_part, comparison_data
 from .pairing import pairs_of_rows
 from .rows import Row, Rows
 from .saving import read_recording
@@ -360,6 +362,27 @@ class Comparison:
         with text_file(path) as file:
             json.dump(self.to_dict(), file, indent=1, default=str)
             file.write("\n")
+
+    def to_html(self, path: Target) -> None:
+        """Write a page that shows all of this comparison, for a browser.
+
+        It is as that of :meth:`fx_instrument.Report.to_html`, with the rows of both reports, their
+        differences and verdicts, and the modules before and after on one scale of time.
+
+        Args:
+            path: of the file, or a file that is open for text. One at a path is written whole or
+                left as it was.
+
+        Raises:
+            FileAccessError: the file cannot be written.
+        """
+        parts = [self._part_of_page("")] if self.rows else []
+        parts += [method._part_of_page(name) for name, method in self.methods.items()]
+        write_page(comparison_data(self.before, self.after, self.head, parts), path)
+
+    def _part_of_page(self, name: str) -> dict[str, Any]:
+        pairs = [(row.before, row.after) for row in self.rows]
+        return compared_part(name, self.before, self.after, self.table(), pairs)
 
     def __repr__(self) -> str:
         return f"<Comparison: {len(self.rows)} rows, total {self.total.verdict}>"

@@ -14,6 +14,8 @@ from .graphviz import write_dot
 from .groups import groups_by
 from .head import clock_in_words, head_of
 from .merging import merged_recording
+from .page import write_page
+from .page_data import report_data
 from .row_table import html_summary_of, summary_of, table_of
 from .rows import AbortedRuns, Row, Rows
 from .saving import read_recording, write_recording
@@ -364,6 +366,24 @@ class Report(Rows):
             FileAccessError: the file cannot be written.
         """
         write_dot(self, path)
+
+    def to_html(self, path: Target) -> None:
+        """Write a page that shows all of this report, for a browser.
+
+        It is one file, asks the network for nothing, and holds the code of the graphs and, where
+        they can be read, the lines of the source files that rows stand in. Modules are an icicle,
+        whose width is the mean time of a run and into which a click zooms; rows are a table to sort
+        and to search. Of the row that is selected it shows the distribution of its runs, and what
+        is known of it. The median run is a timeline, if runs were kept. All of it works by keyboard
+        as well.
+
+        Args:
+            path: as for :meth:`to_chrome_trace`.
+
+        Raises:
+            FileAccessError: the file cannot be written.
+        """
+        write_page(report_data(self), path)
 
     def annotated_code(self, source: bool = False) -> str:
         """Return code with what each line took beside it.

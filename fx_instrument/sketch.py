@@ -191,6 +191,27 @@ class Sketch:
         found[:, self.counts == 0] = np.nan
         return found
 
+    def bins_of(self, column: int, most: int) -> tuple[float, float, int, list[int]]:
+        """Return the histogram of one column, neighbouring bins put together as ``most`` asks.
+
+        Args:
+            column: which one.
+            most: how many bins there are at most, at least 1.
+
+        Returns:
+            Where the first bin begins, in ns; how many times as far each of the following edges
+            is; how many values are 0 or below, which are in no bin; and how many are in each bin.
+        """
+        counts = self._histograms[column]
+        filled = 1 + np.flatnonzero(counts[1:])
+        if not len(filled):
+            return 1.0, 1.02, int(counts[0]), []
+        first, last = int(filled[0]), int(filled[-1])
+        width = -(-(last - first + 1) // most)
+        joined = np.add.reduceat(counts[first : last + 1], range(0, last - first + 1, width))
+        start = math.exp(_LOG_OF_BASE * (first - 1))
+        return start, math.exp(_LOG_OF_BASE * width), int(counts[0]), joined.tolist()
+
     def copy(
         self, columns: npt.NDArray[np.intp] | None = None, num_columns: int | None = None
     ) -> Sketch:

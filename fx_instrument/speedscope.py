@@ -10,12 +10,10 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
 from .rows import Rows
 from .stacks import Label, label_text, stacks_of
 from .table import counted
-from .timeline import Slices, Timeline
+from .timeline import Slices, Timeline, median_run
 from .writing import Target, text_file
 
 __all__ = ["write_speedscope"]
@@ -69,12 +67,11 @@ def _profiles_of(measured: Rows, frames: _Frames, prefix: str) -> list[dict[str,
     """Return the mean of the runs and, where they are kept, the median run."""
     profiles = [_mean_profile(measured, frames, prefix)]
     if measured.recording.sketch is None:
-        total_ns = measured.total_ns
-        run = int(np.argsort(total_ns, kind="stable")[(len(total_ns) - 1) // 2])
+        run = median_run(measured)
         timeline = Timeline(measured, "to_speedscope()")
         slices = timeline.of_run(run)
         places = [frames.place_of(timeline.labels[label]) for label in slices.labels]
-        profiles.append(_run_profile(slices, places, int(total_ns[run]), prefix))
+        profiles.append(_run_profile(slices, places, int(measured.total_ns[run]), prefix))
     return profiles
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from .rows import Row, Rows, check_kept
 from .stacks import Label, enclosing_modules
 
-__all__ = ["Slices", "Timeline"]
+__all__ = ["Slices", "Timeline", "median_run"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -94,11 +94,21 @@ class _Calls:
         ]
 
 
+def median_run(measured: Rows) -> int:
+    """Return which run is the median by its time; the faster one of the two of an even number.
+
+    Raises:
+        RunsNotKeptError: only a sketch of the runs was kept.
+    """
+    total_ns = measured.total_ns
+    return int(np.argsort(total_ns, kind="stable")[(len(total_ns) - 1) // 2])
+
+
 class Timeline:
     """The slices of the runs of a report.
 
     Args:
-        measured: whose runs.
+        measured: whose runs; each is shown whole, whatever ``Report.where`` chose of its rows.
         name: of what asks for them, for an error.
 
     Raises:
@@ -112,8 +122,10 @@ class Timeline:
         check_kept(measured.recording, name)
         self._measured = measured
         self._recording = measured.recording
-        self._roots = [row for row in measured.rows if row.depth == 0]
-        self._inner = [row for row in measured.rows if row.depth]
+        # A run is shown whole, also where only some of its rows were chosen.
+        whole = measured if measured.choice is None else Rows(measured.recording)
+        self._roots = [row for row in whole.rows if row.depth == 0]
+        self._inner = [row for row in whole.rows if row.depth]
         self._plans: dict[bytes, _Plan] = {}
         self._places: dict[Label, int] = {}
         self.labels: list[Label] = []
