@@ -367,7 +367,8 @@ class RowTable {
         const indent = column.key === "name" ? 2 * data.depths[row] : 0;
         most = Math.max(most, this.textIn(column, row).length + indent);
       }
-      const limit = column.key === "name" ? 34 : 30;
+      const isNarrow = window.innerWidth < 640;
+      const limit = column.key !== "name" ? 30 : isNarrow ? 18 : 34;
       const least = this.header(column).length + 2;
       column.width = Math.max(Math.min(most, limit), least) + 2;
     }
