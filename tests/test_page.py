@@ -67,7 +67,10 @@ class Browser:
 
     def texts(self, selector: str) -> list[str]:
         """Return the text of all elements, whether they are in sight or not."""
-        script = "return [...document.querySelectorAll(arguments[0])].map(e => e.textContent.toWellFormed())"
+        script = (
+            "return [...document.querySelectorAll(arguments[0])]"
+            ".map(e => e.textContent.toWellFormed())"
+        )
         return self.run(script, selector)
 
     def run(self, script: str, *args: Any) -> Any:
