@@ -1245,7 +1245,8 @@ function codeTable(section) {
   const table = make(
     "table",
     { class: "code" },
-    make("colgroup", {}, ...widths.map((width) => {
+    // The code itself takes what is left.
+    make("colgroup", {}, ...widths.slice(0, -1).map((width) => {
       const column = make("col");
       column.style.width = `${width}ch`;
       return column;
