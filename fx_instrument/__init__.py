@@ -18,6 +18,7 @@ from .errors import (
     NoSuchRowError,
     NotAModuleError,
     NotComparableError,
+    NotInitializedError,
     ProfileError,
     RunsNotKeptError,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "NodeRow",
     "NotAModuleError",
     "NotComparableError",
+    "NotInitializedError",
     "Part",
     "ProfileError",
     "Recording",
