@@ -130,9 +130,9 @@ def _text_of_rows(measured: Rows, args: argparse.Namespace) -> str:
 
 COMPARE_DETAILS = """\
 What is slower or faster is told by Welch's test on the means of batches of
-runs, corrected for the number of rows. Where there are too few runs, or only a
-sketch of them, it is not known, and --fail-above fails with status 1 if the
-limit would be broken.
+runs, in pairs where the runs of both took turns, corrected for the number of
+rows. Where there are too few runs, or only a sketch of them, it is not known,
+and --fail-above fails with status 1 if the limit would be broken.
 
 examples:
   fx-instrument net.py:Net --input 2,3 --save before.json

@@ -6,7 +6,9 @@ merged from several processes, the samples are the means of these: no two proces
 memory alike, so that the same model may differ between them by some percent, run after run. A
 comparison of two processes does not know of that.
 
-The test is Welch's, corrected for many rows as Benjamini and Hochberg do; see
+Where the runs of both reports took turns, each batch of the one is from the time of a batch of the
+other. These are compared in pairs: what the machine did at that time is in both. Otherwise the test
+is Welch's. It is corrected for many rows as Benjamini and Hochberg do; see
 :mod:`fx_instrument.significance`. So of the rows that are called slower or faster, one in twenty is
 expected to be wrong, and where nothing has changed, one comparison in twenty calls any row so. The
 total is one figure, and tested on its own at 5 %.
@@ -25,13 +27,13 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import NotComparableError
-from .figures import batch_means
+from .figures import NUM_BATCHES, batch_means
 from .page import write_page
 from .page_data import compared_part, comparison_data
 from .pairing import pairs_of_rows
 from .rows import Row, Rows
 from .saving import read_recording
-from .significance import ALPHA, is_found, welch
+from .significance import ALPHA, is_found, paired, welch
 from .table import ABSENT, Table, counted, time_text
 from .writing import Target, text_file
 
@@ -45,6 +47,7 @@ __all__ = [
 ]
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 FASTER, SLOWER, SAME = "faster", "slower", "within noise"
 UNSURE, ONLY_BEFORE, ONLY_AFTER = "unknown", "only before", "only after"
@@ -82,7 +85,8 @@ class Difference:
         half_width_ns: half the 95 % interval of the difference, in ns.
         ratio_low: the lower end of the 95 % interval of :attr:`ratio`.
         ratio_high: the upper end.
-        p_value: how likely so large a difference is where there is none, by Welch's test.
+        p_value: how likely so large a difference is where there is none, by Welch's test or, of
+            runs that took turns, by Student's test of pairs.
         is_more_than_noise: whether the difference was found at 5 %, among all rows for a row.
     """
 
@@ -292,6 +296,8 @@ class Comparison:
         ]
         lines.append(f"rows: {', '.join(counts)}")
         lines += [_runs_in_words("before", self.before), _runs_in_words("after", self.after)]
+        if _take_turns(self.before, self.after):
+            lines.append("the runs took turns: batches of the same time are compared in pairs")
         differing = _differing(self.before, self.after)
         if differing:
             lines.append(f"measured differently: {'; '.join(differing)}")
@@ -308,8 +314,8 @@ class Comparison:
 
         ``before`` and ``after`` are the mean times a run, over the runs that a row was part of;
         ``difference`` is the one less the other, ``ratio`` the one over the other, each with its
-        95 % interval. ``p`` is that of Welch's test, and ``verdict`` says whether the row is slower
-        or faster by more than noise, as corrected for the number of rows; :mod:`this module
+        95 % interval. ``p_value`` is that of the test, and ``verdict`` says whether the row is
+        slower or faster by more than noise, as corrected for the number of rows; :mod:`this module
         <fx_instrument.comparing>` names the sources.
 
         Args:
@@ -541,13 +547,18 @@ def compare(
 
 
 def _comparison(before: Rows, after: Rows) -> Comparison:
-    rows = [_compared(before, after, *pair) for pair in pairs_of_rows(before.rows, after.rows)]
+    are_paired = _take_turns(before, after)
+    rows = [
+        _compared(before, after, *pair, are_paired)
+        for pair in pairs_of_rows(before.rows, after.rows)
+    ]
     tested = [place for place, row in enumerate(rows) if row.p_value is not None]
     p_values = [row.p_value for row in rows if row.p_value is not None]
     for place, is_more in zip(tested, is_found(p_values), strict=True):
         rows[place] = replace(rows[place], is_more_than_noise=is_more)
     means_ns = _mean_total_ns(before), _mean_total_ns(after)
-    total = _difference(*means_ns, _samples_of_total(before), _samples_of_total(after))
+    samples = _samples_of_total(before), _samples_of_total(after)
+    total = _difference(*means_ns, *samples, are_paired)
     if total.p_value is not None:
         total = replace(total, is_more_than_noise=total.p_value <= ALPHA)
     methods = {
@@ -558,23 +569,53 @@ def _comparison(before: Rows, after: Rows) -> Comparison:
     return Comparison(before, after, tuple(rows), total, methods)
 
 
-def _compared(before: Rows, after: Rows, old: Row | None, new: Row | None) -> RowComparison:
+def _take_turns(before: Rows, after: Rows) -> bool:
+    """Whether each batch of the runs of one report is from the time of the same of the other."""
+    times = [_times_of_batches(measured) for measured in (before, after)]
+    if times[0] is None or times[1] is None:
+        return False
+    starts_ns, ends_ns = (np.stack(edges) for edges in zip(*times, strict=True))
+    return bool((starts_ns.max(axis=0) < ends_ns.min(axis=0)).all())
+
+
+def _times_of_batches(measured: Rows) -> tuple[Ints, Ints] | None:
+    """Return when each batch of runs began and ended; None where runs are not of one process."""
+    recording = measured.recording
+    # A batch of one run takes no turns.
+    if recording.sketch is not None or recording.parts or measured.num_runs < 2 * NUM_BATCHES:
+        return None
+    edges = measured.num_runs * np.arange(NUM_BATCHES + 1) // NUM_BATCHES
+    readings_ns = recording.readings_ns
+    return readings_ns[edges[:-1], 0], readings_ns[edges[1:] - 1, -1]
+
+
+def _compared(
+    before: Rows, after: Rows, old: Row | None, new: Row | None, are_paired: bool
+) -> RowComparison:
     means_ns = _mean_ns(old), _mean_ns(new)
     if old is None or new is None:
         return RowComparison(*means_ns, before=old, after=new)
     if not (old.is_timed or new.is_timed):
         return RowComparison(*means_ns, is_more_than_noise=False, before=old, after=new)
-    found = _difference(*means_ns, _samples_of_row(before, old), _samples_of_row(after, new))
+    samples = _samples_of_row(before, old), _samples_of_row(after, new)
+    # Of a row that was not part of every run, batches are of other times.
+    is_whole = (old.num_runs, new.num_runs) == (before.num_runs, after.num_runs)
+    found = _difference(*means_ns, *samples, are_paired and is_whole)
     return RowComparison(**vars(found), before=old, after=new)
 
 
 def _difference(
-    before_ns: float | None, after_ns: float | None, before: Floats, after: Floats
+    before_ns: float | None,
+    after_ns: float | None,
+    before: Floats,
+    after: Floats,
+    are_paired: bool,
 ) -> Difference:
     """Return the difference of two means as what samples of each make of it."""
     if before_ns is None or after_ns is None:
         return Difference(before_ns, after_ns)
-    tested = welch(before_ns, before, after_ns, after)
+    test = paired if are_paired else welch
+    tested = test(before_ns, before, after_ns, after)
     if tested is None:
         return Difference(before_ns, after_ns)
     low, high = tested.ratio_interval or (None, None)

@@ -7,6 +7,11 @@ which is never more than the degrees of freedom of Welch's formula, and so on th
 Scheffe, "Practical Solutions of the Behrens-Fisher Problem", Journal of the American Statistical
 Association 65, 1970). That also makes up for some of what samples still have in common.
 
+Samples that were taken at the same times, one by one, are better compared in pairs: what the
+machine did then is in both, and not in their differences. That is Student's own test ("The Probable
+Error of a Mean", Biometrika 6, 1908), here at one degree of freedom less, as pairs still resemble
+those just before them.
+
 It knows of numpy alone.
 """
 
@@ -20,7 +25,15 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ALPHA", "Tested", "is_found", "student_p_value", "student_quantile", "welch"]
+__all__ = [
+    "ALPHA",
+    "Tested",
+    "is_found",
+    "paired",
+    "student_p_value",
+    "student_quantile",
+    "welch",
+]
 
 # The share of wrong findings that is put up with.
 ALPHA = 0.05
@@ -62,7 +75,43 @@ def welch(
         return None
     num_degrees = min(len(before), len(after)) - 1
     variances = [float(samples.var(ddof=1)) / len(samples) for samples in (before, after)]
-    error = math.sqrt(sum(variances))
+    return _tested(before_mean, after_mean, variances, 0.0, num_degrees)
+
+
+def paired(
+    before_mean: float,
+    before: npt.NDArray[np.float64],
+    after_mean: float,
+    after: npt.NDArray[np.float64],
+) -> Tested | None:
+    """Return what pairs of samples tell of the difference between two means.
+
+    None if there are less than three pairs. The interval of the ratio is Fieller's, as for
+    :func:`welch`, with what the samples have in common taken into account.
+
+    Args:
+        before_mean: of all values.
+        before: samples of it, each nearly independent of the others, at least 3.
+        after_mean: of all values.
+        after: as many samples of it, each taken at the time of the one in ``before``.
+    """
+    if len(before) < 3:
+        return None
+    covariances = np.cov(before, after) / len(before)
+    variances = [float(covariances[0, 0]), float(covariances[1, 1])]
+    return _tested(before_mean, after_mean, variances, float(covariances[0, 1]), len(before) - 2)
+
+
+def _tested(
+    before_mean: float,
+    after_mean: float,
+    variances: Sequence[float],
+    covariance: float,
+    num_degrees: int,
+) -> Tested:
+    """Return what is known of the difference of two means with these variances."""
+    # What rounding leaves of it may be below 0.
+    error = math.sqrt(max(sum(variances) - 2 * covariance, 0.0))
     quantile = student_quantile(num_degrees)
     difference = abs(after_mean - before_mean)
     if error:
@@ -72,7 +121,7 @@ def welch(
     # The ends are the ratios r where (after - r * before)**2 is quantile**2 * the variance of that.
     square = before_mean**2 - quantile**2 * variances[0]
     rest = after_mean**2 - quantile**2 * variances[1]
-    product = before_mean * after_mean
+    product = before_mean * after_mean - quantile**2 * covariance
     interval = None
     if square > 0:
         root = math.sqrt(max(product**2 - square * rest, 0.0))

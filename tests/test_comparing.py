@@ -377,6 +377,43 @@ def test_same_model_differs_from_itself_in_few_comparisons() -> None:
     assert num_of_any_row < 24
 
 
+def in_turns(draw: np.random.Generator, *, are_alternating: bool) -> Comparison:
+    """Return how two models compare of which one is faster by 3 %, on a machine that changes."""
+    readings = np.full((2, 40, 2), 10**15, np.int64)
+    now_ns = 10**15
+    runs = np.arange(80)
+    speeds = 1 + 0.5 * np.sin(runs / 11) + 0.001 * draw.standard_normal(80)
+    order = (runs + 1) // 2 % 2 if are_alternating else runs // 40
+    places = [0, 0]
+    for model, speed in zip(order, speeds, strict=True):
+        time_ns = round(1e6 * speed * (0.97 if model else 1))
+        readings[model, places[model]] = now_ns, now_ns + time_ns
+        places[model] += 1
+        now_ns += time_ns
+    row = (NodeRow("a", "call_function", "f", "", True),)
+    return compare(*[Report(Recording(row, each, every_run(40, 1))) for each in readings])
+
+
+def test_runs_that_took_turns_are_compared_in_pairs() -> None:
+    comparison = in_turns(np.random.default_rng(3), are_alternating=True)
+    assert comparison.total.verdict == comparison.rows[0].verdict == "faster"
+    assert comparison.total.ratio_high is not None
+    assert comparison.total.ratio_high < 1
+    assert "the runs took turns" in comparison.head
+    comparison = in_turns(np.random.default_rng(3), are_alternating=False)
+    assert comparison.total.verdict == "within noise"
+    assert "took turns" not in comparison.head
+
+
+def test_turns_are_not_known_of_sketches_few_runs_and_several_processes() -> None:
+    few = report_of("a", [[10]] * 9)
+    merged = merge([report_of("a", [[10]] * 20), report_of("a", [[10]] * 20)])
+    sketch = spender(10, num_runs=20, keep="sketch")
+    for report in (few, merged, sketch):
+        assert "took turns" not in compare(report, report).head
+    assert "took turns" in compare(report_of("a", [[10]] * 10), report_of("a", [[10]] * 10)).head
+
+
 def test_change_that_is_larger_than_noise_is_found() -> None:
     draw = np.random.default_rng(2)
     comparisons = [compare(noisy(draw), noisy(draw, 2.0)) for _ in range(50)]

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from fx_instrument import significance
-from fx_instrument.significance import is_found, student_p_value, student_quantile, welch
+from fx_instrument.significance import (
+    is_found,
+    paired,
+    student_p_value,
+    student_quantile,
+    welch,
+)
 
 
 def test_quantiles_are_those_of_the_tables() -> None:
@@ -51,6 +57,38 @@ def test_ratio_to_what_may_be_nothing_has_no_interval() -> None:
     tested = welch(before.mean(), before, after.mean(), after)
     assert tested is not None
     assert tested.ratio_interval is None
+
+
+def test_what_both_samples_have_in_common_is_not_in_the_difference_of_pairs() -> None:
+    common = np.array([0.0, 70.0, 10.0, 40.0, 30.0])
+    before = 100 + common
+    after = before - np.array([4.0, 5.0, 6.0, 5.0, 5.0])
+    tested = paired(before.mean(), before, after.mean(), after)
+    assert tested is not None
+    # The differences have a standard deviation of sqrt(1 / 2); 3 degrees of freedom.
+    assert tested.half_width == pytest.approx(3.182 * np.sqrt(0.5 / 5), rel=1e-3)
+    assert tested.p_value < 0.001
+    assert tested.ratio_interval is not None
+    assert tested.ratio_interval[1] < 1
+    unpaired = welch(before.mean(), before, after.mean(), after)
+    assert unpaired is not None
+    assert unpaired.p_value > 0.5
+
+
+def test_pairs_without_anything_in_common_are_as_sure_as_samples() -> None:
+    draw = np.random.default_rng(0)
+    num_found = 0
+    for _ in range(1000):
+        before, after = draw.standard_normal((2, 5))
+        tested = paired(before.mean(), before, after.mean(), after)
+        assert tested is not None
+        num_found += tested.p_value <= 0.05
+    # 29 are expected: 3 degrees of freedom, where there are 4.
+    assert 12 < num_found < 50
+
+
+def test_two_pairs_tell_nothing() -> None:
+    assert paired(1.5, np.array([1.0, 2.0]), 2.5, np.array([2.0, 3.0])) is None
 
 
 def test_one_sample_tells_nothing() -> None:
