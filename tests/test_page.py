@@ -670,14 +670,12 @@ def test_names_that_look_like_code_are_text(browser: Browser) -> None:
     assert any("script" in row.target for row in nodes)
     for shown in (report, made, compare(report, report), compare(made, made)):
         browser.open(shown)
-        for row in browser.all("tr[data-row]")[:12]:
-            browser.run("arguments[0].click()", row)
-        for box in browser.all(".box"):
-            browser.run(
-                "arguments[0].dispatchEvent(new MouseEvent('mousemove', {bubbles: true}))", box
-            )
-        for summary in browser.all("summary"):
-            browser.run("arguments[0].click()", summary)
+        browser.run(
+            "for (const e of document.querySelectorAll('tr[data-row], summary')) e.click();"
+            "for (const e of document.querySelectorAll('.box'))"
+            "  e.dispatchEvent(new MouseEvent('mousemove', {bubbles: true}))"
+        )
+        browser.wait("return [...document.querySelectorAll('details')].every(e => e.open)")
         assert browser.run("return window.hurt") is None
         assert len(browser.all("script")) == 2
         assert browser.all("img") == []
