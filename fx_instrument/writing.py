@@ -164,9 +164,10 @@ def _as_text(raw: BinaryIO, *, is_compressed: bool) -> Iterator[TextIO]:
         zipped = gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=raw, mtime=0)
         binary = cast("BinaryIO", zipped)
     file = io.TextIOWrapper(binary, encoding="utf-8", errors="backslashreplace", newline="")
-    yield file
-    file.flush()
-    if is_compressed:
-        binary.close()
-    else:
+    try:
+        yield file
+    finally:
+        # Not left to be closed later, when what they write to is closed.
         file.detach()
+        if is_compressed:
+            binary.close()

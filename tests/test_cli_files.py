@@ -119,7 +119,7 @@ def test_comparison_is_written_as_text_and_json(
     assert json.loads(Path("a.json").read_text())["rows"][0]["name"] == "conv0"
     lines = Path("a.md").read_text().splitlines()
     assert lines[-1].startswith("| conv0 ")
-    assert main(["compare", "before.json", "after.json", "--json", "no/such.json"]) == 1
+    assert main(["compare", "before.json", "after.json", "--json", "no/such.json"]) == 2
     assert "cannot write 'no/such.json'" in capsys.readouterr().err
 
 
@@ -139,7 +139,7 @@ def test_saved_report_is_shown(files: Path, capsys: pytest.CaptureFixture[str]) 
         (["missing.json"], 1, "cannot read 'missing.json': No such file or directory"),
         (["."], 1, "cannot read '.': Is a directory"),
         ([], 2, "see fx-instrument show --help"),
-        (["before.json", "--sort", "colour"], 2, "sort is one of"),
+        (["before.json", "--sort", "colour"], 2, "not sorted by 'colour'; there are op, name"),
         (["before.json", "--columns", "colour"], 2, "no column 'colour'"),
         (["before.json", "--output", "no/such"], 2, "cannot write 'no/such'"),
     ],

@@ -28,7 +28,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select, WebDriverWait
 from torch import nn
 
-from fx_instrument import ExportError, Report, RowFacts, compare, instrument, merge
+from fx_instrument import FileAccessError, Report, RowFacts, compare, instrument, merge
 from fx_instrument.page_data import MOST_BINS, histogram_of, report_data
 from fx_instrument.recording import NodeRow, Recording, VariantInfo, every_run
 
@@ -926,7 +926,7 @@ def test_a_payload_is_small_and_a_number_in_json() -> None:
 def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     report = report_of([[5]])
     path = tmp_path / "no such folder" / "page.html"
-    with pytest.raises(ExportError, match="cannot write"):
+    with pytest.raises(FileAccessError, match="cannot write"):
         report.to_html(path)
     with pytest.raises(TypeError, match="path or a file"):
         report.to_html(3)  # type: ignore[arg-type]
