@@ -17,6 +17,7 @@ from .errors import (
     NoSuchRowError,
     NotAModuleError,
     NotComparableError,
+    NotInitializedError,
     ProfileError,
     RunsNotKeptError,
 )
@@ -55,6 +56,7 @@ __all__ = [
     "NodeRow",
     "NotAModuleError",
     "NotComparableError",
+    "NotInitializedError",
     "Part",
     "ProfileError",
     "Recording",

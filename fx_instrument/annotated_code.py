@@ -198,7 +198,7 @@ def _sections_of_sources(measured: Rows) -> tuple[list[CodeSection], list[str]]:
     sections, notes = [], []
     linecache.checkcache()
     for file in sorted(by_file, key=total_ns_of, reverse=True):
-        texts = linecache.getlines(file)
+        texts = _lines_of(file)
         if not texts:
             share = _share_text(total_ns_of(file), all_ns)
             notes.append(f"{file} cannot be read: {share} of the time is of its lines")
@@ -227,6 +227,13 @@ def _sections_of_sources(measured: Rows) -> tuple[list[CodeSection], list[str]]:
             f"known: {_names_of(timed)}"
         )
     return sections, notes
+
+
+def _lines_of(file: str) -> list[str]:
+    try:
+        return linecache.getlines(file)
+    except (OSError, ValueError):  # No file can have such a name.
+        return []
 
 
 def _names_of(rows: Sequence[Row]) -> str:

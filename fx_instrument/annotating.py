@@ -215,7 +215,9 @@ class AnnotatingRuns(FrameRuns):
 
         def run_unseen(*args: Any, **kwargs: Any) -> Any:
             self.counter.note_unseen()
-            return forward(*args, **kwargs)
+            # What is compiled is so for calls that no mode sees.
+            with self.counter.stopped():
+                return forward(*args, **kwargs)
 
         return run_unseen
 
@@ -273,6 +275,9 @@ class AnnotatingRuns(FrameRuns):
         first, last = readings[span.start], readings[span.end]
         flops = last.flops - first.flops
         has_all_flops = last.num_unknown == first.num_unknown
+        is_seen = last.num_unseen == first.num_unseen
+        # What is not seen may hold memory from then on.
+        holds_more = self.has_recorded or last.num_unseen > 0
         peaks = [reading.peak_bytes for reading in readings[span.start + 1 : span.end + 1]]
         value: Mapping[str, Any] = {} if span.value is None else span.value._asdict()
         parameters = span.parameters if parameters is None else parameters
@@ -286,10 +291,10 @@ class AnnotatingRuns(FrameRuns):
             else None,
             flops=flops if flops or has_all_flops else None,
             has_all_flops=has_all_flops,
-            bytes_read=last.bytes_read - first.bytes_read,
-            bytes_written=last.bytes_written - first.bytes_written,
-            live_bytes=None if self.has_recorded else last.live_bytes,
-            peak_bytes=None if self.has_recorded else max(peaks, default=last.live_bytes),
+            bytes_read=last.bytes_read - first.bytes_read if is_seen else None,
+            bytes_written=last.bytes_written - first.bytes_written if is_seen else None,
+            live_bytes=None if holds_more else last.live_bytes,
+            peak_bytes=None if holds_more else max(peaks, default=last.live_bytes),
         )
 
 
@@ -352,7 +357,8 @@ class _AnnotatingRun(Run):
     def as_part(self, module: nn.Module, run_module: Callable[..., Any]) -> Callable[..., Any]:
         """Return ``run_module`` as what is part of this run, also where ``module`` is the root."""
         if is_compiled(module) or type(module).__module__.startswith("torch._dynamo"):
-            self.counter.note_unseen()
+            assert isinstance(self.runs, AnnotatingRuns)
+            run_module = self.runs.unseen(run_module)
         if module.__dict__ is not self.runs.root_state:
             return run_module
 

@@ -382,7 +382,7 @@ class Comparison:
         Raises:
             FileAccessError: the file cannot be written.
         """
-        parts = [self._part_of_page("")] if self.rows else []
+        parts = [self._part_of_page("")] if self.before.num_runs or self.after.num_runs else []
         parts += [method._part_of_page(name) for name, method in self.methods.items()]
         write_page(comparison_data(self.before, self.after, self.head, parts), path)
 

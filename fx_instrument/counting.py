@@ -35,6 +35,7 @@ class Reading(NamedTuple):
     Attributes:
         flops: floating-point operations, as far as they are known.
         num_unknown: how many operations compute so that it is not known how much.
+        num_unseen: how often something ran whose operations are not seen.
         bytes_read: of the inputs of operations.
         bytes_written: of their outputs, and of what they change in place.
         live_bytes: of the inputs of the run and of what it has made and still holds.
@@ -43,6 +44,7 @@ class Reading(NamedTuple):
 
     flops: int
     num_unknown: int
+    num_unseen: int
     bytes_read: int
     bytes_written: int
     live_bytes: int
@@ -88,7 +90,8 @@ class OperationCounter(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.readings: list[Reading] = []
         self._copies = copies
-        self._flops = self._num_unknown = self._bytes_read = self._bytes_written = 0
+        self._flops = self._num_unknown = self._num_unseen = 0
+        self._bytes_read = self._bytes_written = 0
         self._live_bytes = self._peak_bytes = 0
         # By address. What is kept here keeps its address; the others are dropped when they end.
         self._state: dict[int, torch.UntypedStorage] = {}
@@ -113,6 +116,7 @@ class OperationCounter(TorchDispatchMode):
             Reading(
                 self._flops,
                 self._num_unknown,
+                self._num_unseen,
                 self._bytes_read,
                 self._bytes_written,
                 self._live_bytes,
@@ -131,6 +135,7 @@ class OperationCounter(TorchDispatchMode):
     def note_unseen(self) -> None:
         """Something runs of which the operations are not seen."""
         self._num_unknown += 1
+        self._num_unseen += 1
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:

@@ -24,6 +24,7 @@ __all__ = [
     "NoSuchRowError",
     "NotAModuleError",
     "NotComparableError",
+    "NotInitializedError",
     "ProfileError",
     "RunsNotKeptError",
 ]
@@ -71,6 +72,10 @@ class EmptyRecordingError(FxInstrumentError, RuntimeError):
 
 class ArgumentsNotKnownError(FxInstrumentError, RuntimeError):
     """Facts of the last call were asked for, but its arguments can't be had again."""
+
+
+class NotInitializedError(FxInstrumentError, RuntimeError):
+    """Facts were asked for of a model that has parameters whose sizes its first call tells."""
 
 
 class RunsNotKeptError(FxInstrumentError, LookupError):

@@ -108,8 +108,8 @@ def _flops_per_second(dtype: torch.dtype) -> float:
                 f"{dtype!r} on this CPU; take a dtype as torch.float32"
             ) from error
         seconds = _best_seconds(multiply, _SECONDS / len(_SIZES))
-        # Complex numbers take four products and four sums, where real ones take two in all.
-        best = max(best, (8 if dtype.is_complex else 2) * size**3 / seconds)
+        # Also of complex numbers, of which torch counts a multiply-add as two as well.
+        best = max(best, 2 * size**3 / seconds)
         if 8 * seconds > _MAX_PRODUCT_SECONDS:  # the next is of twice the size
             break
     return best

@@ -1131,6 +1131,7 @@ def annotate(module: nn.Module, *args: Any, **kwargs: Any) -> None:
 
     Raises:
         NotAModuleError: ``module`` is not instrumented.
+        NotInitializedError: it has parameters whose sizes its first call tells.
     """
     _state_of(module).annotate(module, args, kwargs)
 

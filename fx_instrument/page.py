@@ -57,7 +57,9 @@ def write_page(data: Mapping[str, Any], target: Target) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    environment = jinja2.Environment(
+        autoescape=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
+    )
     environment.policies["json.dumps_kwargs"] = {
         "allow_nan": False,
         "separators": (",", ":"),

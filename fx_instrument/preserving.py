@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from .errors import NotInitializedError
 from .snapshot import Snapshot
 
 __all__ = ["StorageCopies", "preserved", "storage_of"]
@@ -45,11 +46,23 @@ class StorageCopies:
 def preserved(model: nn.Module, *arguments: Any) -> Iterator[StorageCopies]:
     """Put back, at the end of the block, what runs of ``model`` in it have changed.
 
-    These are attributes and what they hold, buffers, gradients, and the random states of torch,
-    numpy and Python, those of generators that modules hold or that are among ``arguments``
-    included. Parameters and other tensors are put back that the block has kept in what it gets.
+    These are attributes and what they hold, what containers and objects among ``arguments`` hold,
+    buffers, gradients, and the random states of torch, numpy and Python, those of generators that
+    modules hold or that are among ``arguments`` included. Parameters and other tensors are put back
+    that the block has kept in what it gets.
+
+    Raises:
+        NotInitializedError: a parameter or a buffer has no size before the first call.
     """
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if nn.parameter.is_lazy(tensor):
+            raise NotInitializedError(
+                "facts are gathered in a run that changes nothing, but the first call of the model "
+                f"initializes {name!r}; call the model once, then annotate()"
+            )
     snapshot = Snapshot(model)
+    for value in arguments:
+        snapshot.keep("", "arguments", value)
     copies = StorageCopies()
     tensors = [(tensor, _layout_of(tensor)) for tensor in (*model.parameters(), *model.buffers())]
     for buffer in model.buffers():

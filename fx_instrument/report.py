@@ -105,11 +105,20 @@ class Report(Rows):
         * ``source``: the file and the line of the call, in the user's code.
         * ``shape``, ``dtype``: of the tensors that it gives.
         * ``params``: how many parameters the module that it calls has.
-        * ``flops``: floating-point operations of a run, a multiply-add counted as two. ``>=``
-          stands before them where some are not known.
-        * ``bytes``: what it reads and writes in a run: inputs, parameters and outputs.
+        * ``flops``: floating-point operations of a run, a multiply-add counted as two, as
+          :mod:`torch.utils.flop_counter` has them: of matrix products, convolutions and attention.
+          What does no arithmetic on floating-point numbers has 0: views, copies, allocations, and
+          what works on integers. All else is unknown, also what is as simple as an addition;
+          ``>=`` stands before a figure where some operations are not known.
+        * ``bytes``: what it reads and writes in a run: inputs, parameters and outputs of each
+          operation in it, whether in memory or in a cache.
         * ``output_bytes``: what it gives takes so much.
-        * ``live``, ``peak``: the bytes that are alive after it, and the most while it ran.
+        * ``live``, ``peak``: the bytes that are alive after it, and the most while it ran: inputs
+          of the run and all that it has made, each storage once, so that views add nothing;
+          neither parameters nor buffers, nor what an operation needs within itself.
+
+        Operations of other threads than the one that calls the model are in none of these, and
+        those of compiled code are unknown.
 
         Then, with the mean time of a run, how near that is to what the machine can do, by the
         roofline model (S. Williams, A. Waterman, D. Patterson, "Roofline: An Insightful Visual

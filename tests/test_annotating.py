@@ -26,6 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import fx_instrument
 from fx_instrument import (
     ArgumentsNotKnownError,
+    NotInitializedError,
     ProfileError,
     Report,
     RowFacts,
@@ -811,6 +812,40 @@ def test_arguments_and_gradients_that_the_run_changes_are_as_before() -> None:
     assert model.weight.grad is None
 
 
+class Holder:
+    def __init__(self) -> None:
+        self.values = [torch.ones(2)]
+
+
+def test_containers_and_objects_among_the_arguments_are_as_before() -> None:
+    def change(x: torch.Tensor, values: Any, named: Any, holder: Any) -> torch.Tensor:
+        values[0].add_(1)
+        values.append(x)
+        named["a"]["b"] = x
+        holder.values.append(x)
+        holder.count = 3
+        return x + 1
+
+    values, named, holder = [torch.ones(2)], {"a": {}}, Holder()
+    (first,) = holder.values
+    instrument(Applies(change)).annotate(X, values, named, holder)
+    assert [value.tolist() for value in values] == [[1, 1]]
+    assert named == {"a": {}}
+    assert vars(holder) == {"values": holder.values}
+    assert holder.values == [first]
+
+
+def test_model_that_its_first_call_initializes_is_refused_until_then() -> None:
+    m = instrument(nn.Sequential(nn.LazyLinear(4)))
+    with pytest.raises(NotInitializedError, match=r"initializes '0\.weight'; call the model once"):
+        m.annotate(X)
+    m(X)
+    m.reset()
+    m(X)
+    m.annotate(X)
+    assert m.report().rows[1].facts.num_params == 16
+
+
 @pytest.mark.parametrize("is_closed", [False, True])
 @pytest.mark.parametrize("num_calls", [0, 2])
 def test_hooks_fire_once_and_no_row_is_left(is_closed: bool, num_calls: int) -> None:
@@ -902,6 +937,18 @@ def test_paused_model_and_one_that_is_sampled_have_facts() -> None:
     report = m.report()
     assert (report.num_runs, report.num_seen) == (2, 4)
     assert {row.name: row.facts.flops for row in report.rows}["linear"] == 90
+
+
+def test_compiled_module_is_unknown_and_so_is_the_memory_after_it() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 4))
+    model[0].compile(backend="eager")
+    facts = facts_of(model, X)
+    compiled, after = facts["_0"], facts["_1"]
+    assert compiled.shapes == ((5, 3),)
+    assert compiled.flops is compiled.bytes_read is compiled.bytes_written is None
+    assert compiled.live_bytes is after.live_bytes is after.peak_bytes is None
+    assert not compiled.has_all_flops
+    assert (after.flops, after.bytes_read) == (120, 4 * (15 + 12 + 4))
 
 
 # The last call

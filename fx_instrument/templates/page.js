@@ -13,8 +13,9 @@ const LEVEL_HEIGHT = 24;
 const LEAST_WIDTH = 5;
 const BUNDLE_WIDTH = 40;
 
-// Rows that are drawn above and below those in sight, and on paper.
+// Rows that are drawn above and below those in sight; at most; and on paper.
 const MARGIN_ROWS = 12;
+const MOST_ROWS = 200;
 const MOST_PRINTED = 300;
 
 const printed = [];
@@ -184,7 +185,7 @@ class RowsInSight {
     const { scroller, rowHeight, items } = this;
     let first = Math.max(Math.floor(scroller.scrollTop / rowHeight) - MARGIN_ROWS, 0);
     const numRows = Math.ceil((scroller.clientHeight || 400) / rowHeight) + 2 * MARGIN_ROWS;
-    let last = Math.min(first + numRows, items.length);
+    let last = Math.min(first + Math.min(numRows, MOST_ROWS), items.length);
     if (this.isWhole) [first, last] = [0, Math.min(items.length, MOST_PRINTED)];
     first = Math.min(first, last);
     if (!isForced && first === this.first && last === this.last) return;
@@ -215,7 +216,7 @@ class RowsInSight {
     else if (top + this.rowHeight > scroller.scrollTop + height) {
       scroller.scrollTop = top + this.rowHeight - height;
     }
-    this.draw(true);
+    this.draw();
   }
 }
 
@@ -262,7 +263,7 @@ class RowTable {
     this.drawChoices(element.querySelector(".choices"));
     this.drawHead();
     this.update();
-    part.listeners.push((row, source) => this.showSelected(row, source));
+    part.listeners.push((row) => this.showSelected(row));
   }
 
   listen(element) {
@@ -354,6 +355,9 @@ class RowTable {
     });
     this.widths.replaceChildren(...widths);
     this.table.style.width = `${total}ch`;
+    // What gets the focus is not to lie behind what stays in its place.
+    const { width, height } = this.head.querySelector("th").getBoundingClientRect();
+    this.rows.scroller.style.scrollPadding = `${height}px 0 0 ${width}px`;
     this.table.setAttribute("aria-colcount", this.shown.length);
   }
 
@@ -367,7 +371,8 @@ class RowTable {
         const indent = column.key === "name" ? 2 * data.depths[row] : 0;
         most = Math.max(most, this.textIn(column, row).length + indent);
       }
-      const limit = column.key === "name" ? 34 : 30;
+      const isNarrow = window.innerWidth < 640;
+      const limit = column.key !== "name" ? 30 : isNarrow ? 18 : 34;
       const least = this.header(column).length + 2;
       column.width = Math.max(Math.min(most, limit), least) + 2;
     }
@@ -521,11 +526,13 @@ class RowTable {
     }
   }
 
-  showSelected(row, source) {
+  showSelected(row) {
     const place = this.placeOf(row);
     if (place !== undefined) this.rows.reveal(place, HEAD_HEIGHT);
-    else this.rows.draw(true);
-    this.point(source);
+    for (const element of this.table.tBodies[0].querySelectorAll("[aria-selected]")) {
+      element.setAttribute("aria-selected", Number(element.dataset.row) === row ? "true" : "false");
+    }
+    this.point();
   }
 
   // Say which row has the focus of the table.
@@ -951,7 +958,8 @@ function drawIcicles(part, element) {
   for (const tree of part.data.trees) {
     const root = icicleRoot(tree);
     if (!root.time) {
-      area.append(make("p", { class: "note", text: `${tree.title} The runs took no time.`.trim() }));
+      const text = tree.run_ns === null ? "There are no runs." : "The runs took no time.";
+      area.append(make("p", { class: "note", text: `${tree.title} ${text}`.trim() }));
       continue;
     }
     const title = tree.title ? `${tree.title}: ${timeText(root.time)} a run` : "";
@@ -1237,7 +1245,8 @@ function codeTable(section) {
   const table = make(
     "table",
     { class: "code" },
-    make("colgroup", {}, ...widths.map((width) => {
+    // The code itself takes what is left.
+    make("colgroup", {}, ...widths.slice(0, -1).map((width) => {
       const column = make("col");
       column.style.width = `${width}ch`;
       return column;
