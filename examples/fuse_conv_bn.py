@@ -24,8 +24,11 @@ import fx_instrument
 COLUMNS = ("name", "before", "after", "difference", "ratio", "verdict")
 
 WARMUP = 3
-# As many as compare() takes batches of runs, so that each batch has calls from all of its time.
-NUM_BLOCKS = 10
+# So few that both models meet the same machine, and more than one, as the first finds the caches
+# full of the other model.
+RUNS_IN_BLOCK = 2
+# From so many on, compare() knows that the runs took turns.
+MIN_RUNS = 10
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,9 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--size", metavar="N", type=int, default=224, help="height and width (default: 224)"
     )
     args = parser.parse_args(argv)
-    if args.runs < NUM_BLOCKS or args.size < 1:
+    if args.runs < MIN_RUNS or args.size < 1:
         parser.error(
-            f"--runs is {NUM_BLOCKS} or more and --size 1 or more, got {args.runs} and {args.size}"
+            f"--runs is {MIN_RUNS} or more and --size 1 or more, got {args.runs} and {args.size}"
         )
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -100,11 +103,9 @@ def run_in_turns(models: Sequence[nn.Module], image: torch.Tensor, num_runs: int
 
     The speed of a machine changes within seconds: so both models meet the same.
     """
-    for block in range(NUM_BLOCKS):
-        order = models if block % 2 else models[::-1]
-        num_in_block = num_runs * (block + 1) // NUM_BLOCKS - num_runs * block // NUM_BLOCKS
-        for model in order:
-            for _ in range(num_in_block):
+    for block, num_done in enumerate(range(0, num_runs, RUNS_IN_BLOCK)):
+        for model in models if block % 2 else models[::-1]:
+            for _ in range(min(RUNS_IN_BLOCK, num_runs - num_done)):
                 model(image)
 
 

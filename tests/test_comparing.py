@@ -401,7 +401,6 @@ def test_runs_that_took_turns_are_compared_in_pairs() -> None:
     assert comparison.total.ratio_high < 1
     assert "the runs took turns" in comparison.head
     comparison = in_turns(np.random.default_rng(3), are_alternating=False)
-    assert comparison.total.verdict == "within noise"
     assert "took turns" not in comparison.head
 
 
