@@ -120,6 +120,10 @@ def _noted_tensor(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
 
 
 def _version_of(tensor: torch.Tensor) -> int | None:
+    if type(tensor) is not torch.Tensor:
+        # A class of the user's is to see what the model does, and no more.
+        with torch._C.DisableTorchFunction():
+            return None if tensor.is_inference() else tensor._version
     return None if tensor.is_inference() else tensor._version
 
 
