@@ -19,11 +19,20 @@ release = __version__
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 exclude_patterns = ["_build"]
 html_theme = "alabaster"
-html_theme_options = {"description": "Time every node of a PyTorch model", "page_width": "1060px"}
+html_theme_options = {
+    "description": "Time every node of a PyTorch model",
+    "page_width": "1100px",
+    "sidebar_width": "260px",
+}
 html_show_sphinx = False
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+# Named as in the code, not spelled out.
+autodoc_type_aliases = {name: name for name in ("ClockChoice", "Keep", "ModuleChoice", "Target")}
+python_maximum_signature_line_length = 80
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 # Attributes are described where the class is, and those that are properties where they are, too.

@@ -411,7 +411,10 @@ def test_full_disk_leaves_no_half_file(workplace: Path) -> None:
         (["--by", "class", "--depth", "1"], "--depth needs --by module"),
         (["--by", "op", "--no-sort"], "--no-sort: groups of rows have no order of execution"),
         (["--by", "op", "--columns", "mean"], "--columns is for the table of rows"),
-        (["--by", "op", "--sort", "p90"], "argument --sort: the table by op is not sorted by 'p90'"),
+        (
+            ["--by", "op", "--sort", "p90"],
+            "argument --sort: the table by op is not sorted by 'p90'",
+        ),
         (["--columns", "name,meen"], "argument --columns: there is no column 'meen'; did you mean"),
         (["--columns", "name,"], "argument --columns: there is no column ''; there are op, name,"),
         (["--columns", "cores"], "the column cores needs a report by two clocks"),
