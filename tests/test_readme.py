@@ -61,4 +61,4 @@ def test_commands_install_from_the_checkout_in_one_line_each() -> None:
     assert first.endswith("fx-instrument")
     assert "pip install ." in first
     assert ".[test]" in second
-    assert second.endswith("pytest")
+    assert second.endswith("pytest -n 2")
