@@ -493,13 +493,17 @@ def _runs_in_words(when: str, measured: Rows) -> str:
     return f"{when}: {', '.join(words)}"
 
 
+# What differs between any two processes: the number of each, and what it measured of the machine.
+_OF_EACH = ("pid", "machine")
+
+
 def _differing(before: Rows, after: Rows) -> list[str]:
     """Return what differs between the environments, in words."""
     facts = before.recording.environment, after.recording.environment
     return [
         f"{key} {facts[0].get(key, UNSURE)} and {facts[1].get(key, UNSURE)}"
         for key in dict.fromkeys([*facts[0], *facts[1]])
-        if facts[0].get(key) != facts[1].get(key)
+        if key not in _OF_EACH and facts[0].get(key) != facts[1].get(key)
     ]
 
 

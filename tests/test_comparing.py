@@ -309,6 +309,12 @@ def test_what_was_measured_differently_is_told() -> None:
     assert "differently" not in compare(before, before).head
 
 
+def test_two_processes_on_one_machine_measure_alike() -> None:
+    before = report_of("a", [[1]] * 2, environment={"pid": 1, "machine": {}})
+    after = report_of("a", [[1]] * 2, environment={"pid": 2, "machine": {"float32": {}}})
+    assert "differently" not in compare(before, after).head
+
+
 def test_times_that_mean_different_things_are_not_compared() -> None:
     with pytest.raises(NotComparableError, match=r"'toys.still_clock' before and 'toys.ticking"):
         compare(spender(3), spender(3, clock=ticking_clock))
