@@ -167,7 +167,9 @@ def test_file_that_is_open_for_text_stays_open() -> None:
     assert file.getvalue() == "text"
 
 
-@pytest.mark.parametrize("target", [3, None, io.BytesIO(), b"a"], ids=["int", "None", "binary", "bytes"])
+@pytest.mark.parametrize(
+    "target", [3, None, io.BytesIO(), b"a"], ids=["int", "None", "binary", "bytes"]
+)
 def test_other_targets_are_refused(target: Any) -> None:
     with pytest.raises(TypeError, match=r"open(ed)? for text"), text_file(target):
         pass
