@@ -108,9 +108,14 @@ class Group:
     @property
     def flops(self) -> tuple[int | None, bool]:
         """The operations of one run, and whether these are all; None where none are known."""
-        known = [_own_flops(row) for row in self.every_row if row.is_timed]
+        known = [
+            _own_flops(row) for row in self.every_row if row.is_timed or row.facts.flops is not None
+        ]
         numbers = [number for number, _ in known if number is not None]
-        return sum(numbers) if numbers else None, all(has_all for _, has_all in known)
+        has_all = all(has_all for _, has_all in known)
+        # That it is at least 0 would say nothing.
+        is_known = bool(numbers) and (has_all or any(numbers))
+        return sum(numbers) if is_known else None, has_all
 
 
 def _own_flops(row: Row) -> tuple[int | None, bool]:

@@ -524,3 +524,10 @@ def test_groups_print_in_any_format_of_tabulate() -> None:
     assert table.text("github").splitlines()[2].startswith("| (root)")
     assert table.text("html").startswith("<table>")
     assert "  parts.1" in table.text()
+
+
+def test_operations_that_are_at_least_none_are_unknown() -> None:
+    facts = [RowFacts(flops=0), RowFacts(), RowFacts(flops=0)]
+    report = report_of("abc", [1, 2, 3], facts=facts)
+    assert column(report.by("op"), "flops") == [None]
+    assert column(report.where(name=["a", "c"]).by("op"), "flops") == [0]
