@@ -194,11 +194,18 @@ def run_script(arguments: list[str]) -> int:
 
 
 @pytest.fixture
-def page_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def page_directory(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
     """A working directory that is found by imports, one thread, and random numbers of one seed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    # Another test may have left a module of the same name as one that the page writes.
+    temporary = str(tmp_path_factory.getbasetemp())
+    for name, module in [*sys.modules.items()]:
+        if (getattr(module, "__file__", None) or "").startswith(temporary):
+            monkeypatch.delitem(sys.modules, name)
     num_threads = torch.get_num_threads()
     modules_before = {*sys.modules}
     torch.set_num_threads(1)
