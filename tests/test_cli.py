@@ -551,6 +551,8 @@ def test_terminal_shows_a_progress_bar_and_an_interrupt_ends_it_with_one_line(
         [*COMMAND, "net.py:Net", "--input", "2,3", "--runs", "100000000", "--output", "table.txt"],
         stderr=child_terminal,
         env=environment(),
+        # A shell has those that it starts in the background ignore it, and so what these start.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     os.close(child_terminal)
     shown = b""
