@@ -294,8 +294,9 @@ def filled(shape: tuple[int, int, Any]) -> tuple[nn.Module, int]:
     num_at_once = recorder.usual_max_pending
     for start in range(0, num_runs, num_at_once):
         size = (min(num_at_once, num_runs - start), num_nodes + 1)
-        start_ns = (start + 1) * 10**9
-        recorder.stores[0].add(start_ns + np.cumsum(random.integers(50, 5000, size), axis=1))
+        times_ns = random.integers(50, 5000, size)
+        # In seconds, as the clock reads.
+        recorder.stores[0].add((start + 1 + np.cumsum(times_ns, axis=1) / 1e9).tobytes())
     sketch_bytes = recorder.sketch().num_bytes if kind == "sketch" else 0
     return timed, sketch_bytes or 8 * num_runs * (num_nodes + 1)
 

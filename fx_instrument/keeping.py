@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -71,43 +73,88 @@ class MemoryGuard:
             self._num_bytes = 0
 
 
+@dataclass
+class _Chunk:
+    """Memory for runs, one after the other, and how many of its bytes are filled."""
+
+    memory: memoryview
+    num_filled: int = 0
+
+
 class KeptRuns:
     """The readings of all runs, or of the newest.
 
+    They are in chunks. A new one has place for a sixteenth of what is kept: half of what 9 bytes a
+    reading allow, and it takes few of them. A ring fills those again whose runs are too old.
+
     Args:
         num_readings: how many readings a run has.
+        typecode: of an array of readings; see :class:`fx_instrument.clock.ReadingsOf`.
         newest: how many runs are kept; None for all.
 
     Attributes:
         num_seen: how many runs were added.
     """
 
-    def __init__(self, num_readings: int, newest: int | None = None) -> None:
+    def __init__(self, num_readings: int, typecode: str, newest: int | None = None) -> None:
         self.num_readings = num_readings
         self.newest = newest
+        self._dtype = np.dtype(typecode)
+        self._bytes_a_run = num_readings * self._dtype.itemsize
         self.clear()
 
     def clear(self) -> None:
         """Forget all runs."""
-        self._chunks: list[npt.NDArray[Any]] = []
+        self._chunks: list[_Chunk] = []
+        self._spare: memoryview | None = None
         self._num_kept = 0
         self.num_seen = 0
 
-    def add(self, readings: npt.NDArray[Any]) -> int:
+    def make_room(self, num_bytes: int) -> None:
+        """See that so much can be added without more memory.
+
+        Raises:
+            MemoryError: there is none.
+        """
+        if self._chunks and self._chunks[-1].num_filled + num_bytes <= len(self._chunks[-1].memory):
+            return
+        memory, self._spare = self._spare, None
+        if memory is None or len(memory) < num_bytes:
+            # As much is mostly added again, so that no rest is left over.
+            num_more = self._num_kept * self._bytes_a_run // 16 // num_bytes
+            memory = np.empty(max(num_more, 1) * num_bytes, np.uint8).data
+        self._chunks.append(_Chunk(memory))
+
+    def add(self, packed: bytes) -> int:
         """Keep runs; return how many bytes more.
 
         Args:
-            readings: shape ``(num_runs, num_readings)``, seconds if they are floats, else
-                nanoseconds. It is kept, not copied.
+            packed: their readings, one run after the other.
+
+        Raises:
+            MemoryError: there is no memory for them; nothing has changed.
         """
-        self._chunks.append(readings)
-        self._num_kept += len(readings)
-        self.num_seen += len(readings)
-        num_bytes = readings.nbytes
-        while self.newest is not None and self._num_kept - len(self._chunks[0]) >= self.newest:
-            oldest = self._chunks.pop(0)
-            self._num_kept -= len(oldest)
-            num_bytes -= oldest.nbytes
+        self.make_room(len(packed))
+        last = self._chunks[-1]
+        start, last.num_filled = last.num_filled, last.num_filled + len(packed)
+        last.memory[start : last.num_filled] = packed
+        num_runs = len(packed) // self._bytes_a_run
+        self._num_kept += num_runs
+        self.num_seen += num_runs
+        return len(packed) - self._drop_oldest()
+
+    def _drop_oldest(self) -> int:
+        """Let go of the chunks whose runs are all too old; return how many bytes they held."""
+        num_bytes = 0
+        while self.newest is not None:
+            oldest = self._chunks[0]
+            num_runs = oldest.num_filled // self._bytes_a_run
+            if self._num_kept - num_runs < self.newest:
+                break
+            del self._chunks[0]
+            self._spare = oldest.memory
+            self._num_kept -= num_runs
+            num_bytes += oldest.num_filled
         return num_bytes
 
     @property
@@ -124,10 +171,19 @@ class KeptRuns:
         by_reading = np.empty((self.num_readings, num_runs), np.int64)
         stop = num_runs
         for chunk in reversed(self._chunks):
-            start = max(stop - len(chunk), 0)
-            by_reading[:, start:stop] = in_ns(chunk[len(chunk) - (stop - start) :]).T
+            runs = self._runs_in(chunk.memory[: chunk.num_filled])
+            start = max(stop - len(runs), 0)
+            by_reading[:, start:stop] = in_ns(runs[len(runs) - (stop - start) :]).T
             stop = start
         return by_reading.T
+
+    def packed(self, columns: slice | Sequence[int]) -> bytes:
+        """Return all runs as :meth:`add` takes them, of ``columns`` of their readings."""
+        filled = [self._runs_in(chunk.memory[: chunk.num_filled]) for chunk in self._chunks]
+        return b"".join(runs[:, columns].tobytes() for runs in filled)
+
+    def _runs_in(self, packed: memoryview) -> npt.NDArray[Any]:
+        return np.frombuffer(packed, self._dtype).reshape(-1, self.num_readings)
 
 
 class SketchedRuns:
@@ -135,14 +191,16 @@ class SketchedRuns:
 
     Args:
         num_readings: how many readings a run has.
+        typecode: of an array of readings; see :class:`fx_instrument.clock.ReadingsOf`.
 
     Attributes:
         sketch: one column for each time between two readings, and one for the whole run.
         num_seen: how many runs were added.
     """
 
-    def __init__(self, num_readings: int) -> None:
+    def __init__(self, num_readings: int, typecode: str) -> None:
         self.num_readings = num_readings
+        self._dtype = np.dtype(typecode)
         self.clear()
 
     def clear(self) -> None:
@@ -150,9 +208,12 @@ class SketchedRuns:
         self.sketch = Sketch(self.num_readings)
         self.num_seen = 0
 
-    def add(self, readings: npt.NDArray[Any]) -> int:
+    def make_room(self, num_bytes: int) -> None:
+        """There is room for any number of runs."""
+
+    def add(self, packed: bytes) -> int:
         """Add runs, as :meth:`KeptRuns.add` takes them; return 0."""
-        readings_ns = in_ns(readings)
+        readings_ns = in_ns(np.frombuffer(packed, self._dtype).reshape(-1, self.num_readings))
         times_ns = np.empty_like(readings_ns)
         np.subtract(readings_ns[:, 1:], readings_ns[:, :-1], out=times_ns[:, :-1])
         np.subtract(readings_ns[:, -1], readings_ns[:, 0], out=times_ns[:, -1])
@@ -161,8 +222,8 @@ class SketchedRuns:
         return 0
 
 
-def runs_store(keep: Keep, num_readings: int) -> KeptRuns | SketchedRuns:
+def runs_store(keep: Keep, num_readings: int, typecode: str) -> KeptRuns | SketchedRuns:
     """Return a new, empty place for runs that are to be kept as ``keep`` says."""
     if keep == "sketch":
-        return SketchedRuns(num_readings)
-    return KeptRuns(num_readings, keep if isinstance(keep, int) else None)
+        return SketchedRuns(num_readings, typecode)
+    return KeptRuns(num_readings, typecode, keep if isinstance(keep, int) else None)

@@ -20,8 +20,8 @@ __all__ = ["LAST", "MIN_REUSED", "PassingRecorder", "Recorder", "commit", "new_r
 
 
 # Readings that may wait as Python objects (32 bytes each) before they are packed to 8 bytes each.
-# Few, so that no single run pays for many.
-_MAX_PENDING_READINGS = 2**14
+# Few, so that no single run pays for many, and what they are packed to fits a cache.
+_MAX_PENDING_READINGS = 2**13
 
 
 # The lists of runs with so many readings are used again; a short one is as fast made.
@@ -62,11 +62,18 @@ class Recorder(torch.nn.Module):
         self.on_pack: Callable[[], None] | None = None
         self.num_lost = 0
         self._reader = ReadingsOf(clock)
-        self.stores = [runs_store(keep, num_readings) for _ in range(self._reader.num_clocks)]
+        self._row = self._reader.row(num_readings)
+        self.stores = self._new_stores()
         self.pending: list[Sequence[float]] = []
         self.spare: list[list[Any]] = []
         self.max_pending = self.usual_max_pending
         self._lock = new_lock()
+
+    def _new_stores(self) -> list[KeptRuns | SketchedRuns]:
+        return [
+            runs_store(self.keep, self.num_readings, self._reader.typecode)
+            for _ in range(self._reader.num_clocks)
+        ]
 
     @property
     def usual_max_pending(self) -> int:
@@ -97,20 +104,25 @@ class Recorder(torch.nn.Module):
         if not rows:
             return
         try:
-            arrays = self._reader.pack(rows, self.num_readings)
-            self.guard.add(sum(s.add(a) for s, a in zip(self.stores, arrays, strict=True)))
+            packed = self._reader.pack(rows, self._row)
+            for store, runs in zip(self.stores, packed, strict=True):
+                store.make_room(len(runs))
+            self.guard.add(sum(s.add(runs) for s, runs in zip(self.stores, packed, strict=True)))
         except MemoryError:
             # The model goes on: what is lost is told in the report.
             self.num_lost += len(rows)
         del self.pending[: len(rows)]
         if self.num_readings >= MIN_REUSED:
             # Not more than wait at once, or than there are threads that take them.
-            self.spare += [row for row in rows if type(row) is list]
+            self.spare.extend([row for row in rows if type(row) is list])
 
     def _tell_of_packing(self) -> None:
-        on_pack, self.on_pack = self.on_pack, None
-        if on_pack is not None:
-            on_pack()
+        # To set an attribute of a module takes long, even to what it is.
+        if self.on_pack is not None:
+            with self._lock:
+                on_pack, self.on_pack = self.on_pack, None
+            if on_pack is not None:  # Another thread may have been faster.
+                on_pack()
 
     def set_keep(self, keep: Keep) -> None:
         """Keep runs as ``keep`` says from now on, those too that are kept already, all of them."""
@@ -123,18 +135,15 @@ class Recorder(torch.nn.Module):
     def _take_over(self, other: Recorder, keep: Keep, columns: Any) -> None:
         other.pack()
         with other._lock, self._lock:
-            arrays = [
-                np.ascontiguousarray(cast(KeptRuns, store).readings_ns()[:, columns])
-                for store in other.stores
-            ]
+            packed = [cast(KeptRuns, store).packed(columns) for store in other.stores]
             for store in other.stores:
                 store.clear()
             if keep != self.keep:
                 self.keep = keep
-                self.stores = [runs_store(keep, self.num_readings) for _ in self.stores]
-            for store, array in zip(self.stores, arrays, strict=True):
-                if len(array):
-                    store.add(array)
+                self.stores = self._new_stores()
+            for store, runs in zip(self.stores, packed, strict=True):
+                if runs:
+                    store.add(runs)
 
     def has_runs(self) -> bool:
         """Whether any run is kept."""

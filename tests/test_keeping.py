@@ -68,12 +68,70 @@ def test_a_ring_holds_the_newest_runs_of_all_graphs_together() -> None:
 
 
 def test_chunks_that_are_too_old_are_let_go() -> None:
-    store = KeptRuns(2, newest=3)
+    store = KeptRuns(2, "q", newest=3)
     for start in range(0, 100, 2):
-        store.add(np.array([[start, start], [start + 1, start + 1]]))
+        store.add(np.array([[start, start], [start + 1, start + 1]]).tobytes())
     assert store.num_seen == 100
     assert len(store._chunks) <= 3
     assert store.readings_ns()[:, 0].tolist() == [97, 98, 99]
+
+
+@pytest.mark.parametrize("newest", [None, 1, 10, 300])
+def test_runs_are_kept_in_order_however_many_come_at_once(newest: int | None) -> None:
+    store, every = KeptRuns(3, "q", newest), []
+    for size in np.random.default_rng(0).integers(1, 40, 100).tolist():
+        runs = np.arange(3 * len(every), 3 * (len(every) + size)).reshape(size, 3)
+        store.add(runs.tobytes())
+        every += runs.tolist()
+        kept = every if newest is None else every[-newest:]
+        assert (store.num_kept, store.num_seen) == (len(kept), len(every))
+        assert store.readings_ns().tolist() == kept
+
+
+def test_a_ring_takes_no_more_memory_once_it_is_full() -> None:
+    packed = np.zeros((4, 1_000)).tobytes()
+    store = KeptRuns(1_000, "d", newest=100)
+
+    def add_and_measure() -> int:
+        for _ in range(100):
+            store.add(packed)
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        sizes = [add_and_measure() for _ in range(5)]
+    finally:
+        tracemalloc.stop()
+    assert sizes[-1] <= 1.01 * sizes[0] <= 1.4 * 100 * 1_000 * 8
+
+
+def test_all_runs_take_nine_bytes_a_reading_at_most() -> None:
+    packed = np.zeros((4, 1_000)).tobytes()
+    store = KeptRuns(1_000, "d")
+    tracemalloc.start()
+    try:
+        for num_runs in range(4, 2_000, 4):
+            store.add(packed)
+            assert tracemalloc.get_traced_memory()[0] <= 9 * 1_000 * num_runs + 2_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_run_for_which_there_is_no_memory_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = KeptRuns(2, "q")
+    store.add(np.array([[1, 2]]).tobytes())
+
+    def fail(*args: Any) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(np, "empty", fail)
+        with pytest.raises(MemoryError):
+            store.add(np.array([[3, 4]]).tobytes())
+    store.add(np.array([[5, 6]]).tobytes())
+    assert store.readings_ns().tolist() == [[1, 2], [5, 6]]
 
 
 @pytest.mark.parametrize("keep", ["all", 5, "sketch"])
