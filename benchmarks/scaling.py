@@ -225,7 +225,7 @@ def time_graph(name: str, num_nodes: int) -> dict[str, float]:
 
 
 _CHILD = """
-import resource, sys, torch
+import re, resource, sys, torch
 torch.set_num_threads(1)
 from benchmarks.scaling import MODELS, fx_instrument
 model = MODELS[sys.argv[1]](int(sys.argv[2])).eval()
@@ -236,13 +236,15 @@ with torch.inference_mode():
     for _ in range(3):
         timed(torch.ones(2))
     timed.report().summary()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before)
+# Not ru_maxrss, which is no less than what the process that started this one had.
+with open("/proc/self/status") as file:
+    print(1024 * int(re.search(r"VmHWM:\\s+(\\d+) kB", file.read())[1]) - before)
 """
 
 
 def peak_bytes(name: str, num_nodes: int) -> int | None:
     """Return what a new process takes for a model of so many nodes; None where it cannot tell."""
-    if not Path("/proc/self/statm").exists():
+    if not Path("/proc/self/status").exists():
         return None
     done = subprocess.run(
         [sys.executable, "-c", _CHILD, name, str(num_nodes)],

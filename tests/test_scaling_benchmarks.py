@@ -6,6 +6,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torchvision")
@@ -22,6 +23,14 @@ TINY = scaling.Settings(
     num_rounds=1,
 )
 FEW = memory.Settings(400, {"graph": 800, "closed": 800}, 10)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells the peak")
+def test_the_peak_of_a_model_has_nothing_of_the_process_that_asks() -> None:
+    ballast = np.ones(2**26)  # 512 MiB
+    peak = scaling.peak_bytes("chain", 100)
+    assert peak is not None
+    assert 0 < peak < ballast.nbytes / 4
 
 
 def one_broken(bounds: tuple[Bound, ...]) -> tuple[Bound, ...]:
