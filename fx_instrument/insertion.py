@@ -119,7 +119,7 @@ def recorder_name(graph: fx.Graph) -> str:
     """Return the attribute under which the timed ``graph`` finds its recorder."""
     return next(
         cast(str, node.target)
-        for node in graph.nodes
+        for node in reversed(graph.nodes)
         if is_inserted(node) and node.op == "get_attr"
     )
 

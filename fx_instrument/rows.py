@@ -196,7 +196,8 @@ class Row:
     @property
     def mean_ns(self) -> float:
         """The mean time a run, over the runs that it was part of, in ns; nan if there are none."""
-        return self.total_ns / self.num_runs if self.num_runs else math.nan
+        num_runs = self.num_runs
+        return self.total_ns / num_runs if num_runs else math.nan
 
     def _runs_of(self, name: str) -> Recording:
         check_kept(self._recording, name)
@@ -303,10 +304,12 @@ class Rows:
         """Return the rows of all levels, each followed by what is below it."""
         recording = self.recording
         num_root_rows = len(recording.rows)
+        sums = _RootSums(recording)
+        if not recording.inner:
+            return [Row(recording, index, 0, sums) for index in range(num_root_rows)]
         below: dict[int, list[int]] = {}
         for index, inner in enumerate(recording.inner):
             below.setdefault(inner.parent, []).append(num_root_rows + index)
-        sums = _RootSums(recording)
         rows: list[Row] = []
 
         def add(index: int, depth: int) -> Row:

@@ -137,8 +137,9 @@ def texts_of_floats(values: Sequence[float | None], missing: str) -> list[str]:
 def _num_after_point(text: str) -> int:
     """Return how many characters stand after the point, or the exponent's letter; -1 for none."""
     place = text.rfind(".")
-    place = text.rfind("e") if place < 0 else place
-    return len(text) - place - 1 if place >= 0 else -1
+    if place < 0 and (place := text.rfind("e")) < 0:
+        return -1
+    return len(text) - place - 1
 
 
 def counted(number: int, noun: str) -> str:

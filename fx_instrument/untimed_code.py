@@ -15,8 +15,9 @@ from .insertion import UNTIMED_OPS, recorder_name
 
 __all__ = ["lines_of_nodes", "untimed_code"]
 
-# What a line sets: the variable of its node, and those of values that end there.
-_SET = re.compile(r"(\w+)(?: : [^=;]+)? = ")
+# What a statement sets: the variable of its node, or those whose values end there. A keyword
+# argument looks alike, but does not begin a statement.
+_SET = re.compile(r"(?:^\s*|;  )(\w+)(?: : [^=;]+)? = ")
 
 _READING = re.compile(r"\s*(\w+)\[\d+\] = clock\w*\(\)")
 
@@ -46,7 +47,12 @@ def _without_readings(lines: Collection[str], recorder: str) -> list[str]:
     )
     # The functions into which a long graph is split take the readings as an argument.
     passed = re.compile(rf"(\bpart\w*\(\w+), {readings}, (\w+\))")
-    return [passed.sub(r"\1, \2", line) for line in lines if not inserted.match(line)]
+    argument = f", {readings}, "
+    return [
+        passed.sub(r"\1, \2", line) if argument in line else line
+        for line in lines
+        if not inserted.match(line)
+    ]
 
 
 def _first_set(line: str) -> str:

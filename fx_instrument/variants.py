@@ -118,7 +118,9 @@ class Variant:
         known: dict[tuple[Any, ...], RowFacts] = {}
         with paused_collector():
             return tuple(
-                facts_in_common([self._facts_of(each, known) for each in self.nodes_of_row(node)])
+                facts_in_common([self._facts_of(each, known) for each in self.merged[node]])
+                if node in self.merged
+                else self._facts_of(node, known)
                 for node in self.nodes
             )
 

@@ -76,6 +76,20 @@ def test_the_code_is_what_an_untimed_graph_runs(build, args) -> None:  # type: i
     assert len({line for _, _, line in variant.lines}) == len(variant.lines)
 
 
+def test_a_keyword_argument_is_not_taken_for_a_node_of_its_name() -> None:
+    class Joined(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            joined = torch.cat([x, x], dim=0)
+            joined += 1
+            return joined * joined.dim()
+
+    lines = timed(Joined()).annotated_code().splitlines()
+    of_node = {line.partition(" = ")[0].split()[-1]: line for line in lines if " = " in line}
+    assert of_node["dim"].endswith("dim = add.dim()")
+    assert "2" in of_node["dim"].split()[:3]
+    assert "2" in of_node["cat"].split()[:3]
+
+
 def test_lines_are_given_as_data() -> None:
     lines = annotated_lines(timed(toys.Spender(3_000, 1_000)))
     assert lines[3] == (
