@@ -20,8 +20,12 @@ __all__ = ["LAST", "MIN_REUSED", "PassingRecorder", "Recorder", "commit", "new_r
 
 
 # Readings that may wait as Python objects (32 bytes each) before they are packed to 8 bytes each.
-# Few, so that no single run pays for many, and what they are packed to fits a cache.
-_MAX_PENDING_READINGS = 2**13
+# Few, so that no single run pays for many.
+_MAX_PENDING_READINGS = 2**14
+
+# Readings that are packed at once where they are kept: no more memory than is at hand anyway. Pages
+# that the system would have to give, and would get back, cost more than the packing.
+_PACKED_AT_ONCE = 2**12
 
 
 # The lists of runs with so many readings are used again; a short one is as fast made.
@@ -103,14 +107,24 @@ class Recorder(torch.nn.Module):
         rows = self.pending[:]
         if not rows:
             return
+        step = max(1, _PACKED_AT_ONCE // self.num_readings)
+        if self.keep == "sketch":  # which takes as long for one run as for some
+            step = len(rows)
+        num_kept = num_bytes = 0
         try:
-            packed = self._reader.pack(rows, self._row)
-            for store, runs in zip(self.stores, packed, strict=True):
-                store.make_room(len(runs))
-            self.guard.add(sum(s.add(runs) for s, runs in zip(self.stores, packed, strict=True)))
+            for store in self.stores:
+                store.make_room(len(rows) * self._row.size)
+            for start in range(0, len(rows), step):
+                some = rows[start : start + step]
+                for store, packed in zip(
+                    self.stores, self._reader.pack(some, self._row), strict=True
+                ):
+                    num_bytes += store.add(packed)
+                num_kept += len(some)
         except MemoryError:
             # The model goes on: what is lost is told in the report.
-            self.num_lost += len(rows)
+            self.num_lost += len(rows) - num_kept
+        self.guard.add(num_bytes)
         del self.pending[: len(rows)]
         if self.num_readings >= MIN_REUSED:
             # Not more than wait at once, or than there are threads that take them.
