@@ -198,9 +198,13 @@ class Instrumentation:
 
     def _end_run(self, method: str | None = None) -> None:
         """Forget the run that has come to its end, if it is one of the warm-up."""
-        if not self.schedule.is_warmup(method):
+        if not self.schedule.is_warming_up(method):
             return
         with self._lock:
+            # Counted and forgotten in one step: others, which a report may keep waiting, are not to
+            # take the warm-up for ended before its runs are gone.
+            if not self.schedule.is_warmup(method):
+                return
             if method is None:
                 self._forget_graphs()
             self.frames.forget_runs_of(method)
@@ -225,7 +229,11 @@ class Instrumentation:
             or self._last_modes != modes
         ):
             self._note_call(modes, args, kwargs)
-        variant = self.variant_for(module, args, kwargs)
+        try:
+            variant = self.variant_for(module, args, kwargs)
+        except BaseException as error:  # The call was interrupted while it was captured.
+            self.abort(error)
+            raise
         if variant is None or variant.recorder is None:
             return self.run(module, variant, args, kwargs)
         try:

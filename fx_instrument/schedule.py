@@ -101,6 +101,11 @@ class Schedule:
             turns.num_skipped += 1
             return False
 
+    def is_warming_up(self, method: str | None = None) -> bool:
+        """Whether runs are still to be forgotten as those of the warm-up."""
+        with self._lock:
+            return self._turns[method].num_warmed < self._num_warmup
+
     def is_warmup(self, method: str | None = None) -> bool:
         """Whether a run that has just come to its end is to be forgotten, as one of the warm-up."""
         with self._lock:

@@ -217,3 +217,25 @@ def test_an_exception_that_the_model_catches_aborts_no_run() -> None:
     m = instrument(Catches())
     m(ONE)
     assert (m.report().num_runs, m.report().aborted) == (1, 0)
+
+
+class Interruption(BaseException):
+    """Is no Exception, as an interrupt is none."""
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, Interruption])
+def test_a_call_that_raises_while_it_is_captured_is_aborted(error: type[BaseException]) -> None:
+    class Raising(nn.Module):
+        def forward(self, x: torch.Tensor, is_bad: bool = False) -> torch.Tensor:
+            if is_bad:
+                raise error
+            return x + 1
+
+    m = fx_instrument.instrument(Raising())
+    m(torch.ones(1))
+    for _ in range(3):
+        with pytest.raises(error):
+            m(torch.ones(1), True)
+    m(torch.ones(1))
+    report = fx_instrument.report(m)
+    assert (int(report.aborted), report.num_runs, report.num_seen) == (3, 2, 5)

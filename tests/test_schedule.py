@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -434,3 +435,36 @@ def test_the_head_tells_of_the_runs_of_methods() -> None:
     for _ in range(4):
         m.encode(ONE)
     assert "\nencode(): 2 runs recorded of 4 seen, mean total " in m.report().head
+
+
+def test_a_report_within_the_warm_up_loses_no_run_of_other_threads() -> None:
+    m = instrument(nn.Sequential(nn.ReLU(), nn.ReLU()), warmup=100)
+    x = torch.ones(1)
+    m(x)
+    m.reset()
+    has_ended = threading.Event()
+
+    def call() -> None:
+        for _ in range(200):
+            m(x)
+
+    def report_on() -> None:
+        while not has_ended.is_set():
+            with contextlib.suppress(fx_instrument.EmptyRecordingError):
+                m.report()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        reporter = threading.Thread(target=report_on)
+        callers = [threading.Thread(target=call) for _ in range(6)]
+        for thread in (reporter, *callers):
+            thread.start()
+        for thread in callers:
+            thread.join()
+        has_ended.set()
+        reporter.join()
+    finally:
+        sys.setswitchinterval(interval)
+    # A run of another thread that ends just as the warm-up does may go with it.
+    assert 1_195 <= m.report().num_seen <= 1_200
