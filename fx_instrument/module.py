@@ -201,9 +201,7 @@ class Instrumentation:
         if not self.schedule.is_warming_up(method):
             return
         with self._lock:
-            # Counted and forgotten in one step: others, which a report may keep waiting, are not to
-            # take the warm-up for ended before its runs are gone.
-            if not self.schedule.is_warmup(method):
+            if not self.schedule.is_warming_up(method):
                 return
             if method is None:
                 self._forget_graphs()
@@ -211,6 +209,8 @@ class Instrumentation:
             for sketches in self._sketches:
                 for key in [key for key in sketches if key[1] == method]:
                     del sketches[key]
+            # Last: until then no other thread takes the warm-up for ended.
+            self.schedule.count_warmed(method)
 
     def run_timed(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run the forward of the drop-in, and record it."""

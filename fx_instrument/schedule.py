@@ -106,11 +106,8 @@ class Schedule:
         with self._lock:
             return self._turns[method].num_warmed < self._num_warmup
 
-    def is_warmup(self, method: str | None = None) -> bool:
-        """Whether a run that has just come to its end is to be forgotten, as one of the warm-up."""
+    def count_warmed(self, method: str | None = None) -> None:
+        """Count a run that was forgotten as one of the warm-up."""
         with self._lock:
-            turns = self._turns[method]
-            is_warmup = turns.num_warmed < self._num_warmup
-            turns.num_warmed += is_warmup
+            self._turns[method].num_warmed += 1
             self._update()
-            return is_warmup
