@@ -110,22 +110,23 @@ class Recorder(torch.nn.Module):
         step = max(1, _PACKED_AT_ONCE // self.num_readings)
         if self.keep == "sketch":  # which takes as long for one run as for some
             step = len(rows)
-        num_kept = num_bytes = 0
+        num_taken = num_bytes = 0
         try:
             for store in self.stores:
                 store.make_room(len(rows) * self._row.size)
             for start in range(0, len(rows), step):
                 some = rows[start : start + step]
-                for store, packed in zip(
-                    self.stores, self._reader.pack(some, self._row), strict=True
-                ):
-                    num_bytes += store.add(packed)
-                num_kept += len(some)
+                packed = self._reader.pack(some, self._row)
+                # First, so that an interrupt keeps no run twice.
+                del self.pending[: len(some)]
+                num_taken += len(some)
+                for store, runs in zip(self.stores, packed, strict=True):
+                    num_bytes += store.add(runs)
         except MemoryError:
             # The model goes on: what is lost is told in the report.
-            self.num_lost += len(rows) - num_kept
+            del self.pending[: len(rows) - num_taken]
+            self.num_lost += len(rows) - num_taken
         self.guard.add(num_bytes)
-        del self.pending[: len(rows)]
         if self.num_readings >= MIN_REUSED:
             # Not more than wait at once, or than there are threads that take them.
             self.spare.extend([row for row in rows if type(row) is list])

@@ -180,3 +180,18 @@ def test_recorder_is_a_module_without_state() -> None:
     assert isinstance(recorder, torch.nn.Module)
     assert not recorder.state_dict()
     assert not [*recorder.parameters(), *recorder.buffers()]
+
+
+def test_an_interrupt_while_runs_are_packed_keeps_none_twice() -> None:
+    recorder = recorder_with((1, 2), (3, 4))
+    add = recorder.stores[0].add
+
+    def add_and_raise(packed: bytes) -> int:
+        add(packed)
+        raise KeyboardInterrupt
+
+    recorder.stores[0].add = add_and_raise  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        recorder.pack()
+    recorder.stores[0].add = add  # type: ignore[method-assign]
+    assert recorder.readings_ns().tolist() == [[1, 2], [3, 4]]
