@@ -131,7 +131,7 @@ def _environment(several: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         values = [facts[key] for facts in several if key in facts]
         if all(value == values[0] for value in values):
             found[key] = values[0]
-        else:
+        elif key != "machine":  # No two processes measure the same peaks: of both, none is known.
             found[key] = " and ".join(dict.fromkeys(map(str, values)))
     return found
 
