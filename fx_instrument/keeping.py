@@ -171,7 +171,7 @@ class KeptRuns:
         by_reading = np.empty((self.num_readings, num_runs), np.int64)
         stop = num_runs
         for chunk in reversed(self._chunks):
-            runs = self._runs_in(chunk.memory[: chunk.num_filled])
+            runs = self._runs_in(chunk)
             start = max(stop - len(runs), 0)
             by_reading[:, start:stop] = in_ns(runs[len(runs) - (stop - start) :]).T
             stop = start
@@ -179,11 +179,11 @@ class KeptRuns:
 
     def packed(self, columns: slice | Sequence[int]) -> bytes:
         """Return all runs as :meth:`add` takes them, of ``columns`` of their readings."""
-        filled = [self._runs_in(chunk.memory[: chunk.num_filled]) for chunk in self._chunks]
-        return b"".join(runs[:, columns].tobytes() for runs in filled)
+        return b"".join(self._runs_in(chunk)[:, columns].tobytes() for chunk in self._chunks)
 
-    def _runs_in(self, packed: memoryview) -> npt.NDArray[Any]:
-        return np.frombuffer(packed, self._dtype).reshape(-1, self.num_readings)
+    def _runs_in(self, chunk: _Chunk) -> npt.NDArray[Any]:
+        filled = np.frombuffer(chunk.memory[: chunk.num_filled], self._dtype)
+        return filled.reshape(-1, self.num_readings)
 
 
 class SketchedRuns:

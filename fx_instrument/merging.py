@@ -125,13 +125,16 @@ def _nan_first(value: float) -> float:
 
 
 def _environment(several: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what is the same in all as it is, and what differs as text with all of it."""
+    """Return what is the same in all as it is, and what differs as text with all of it.
+
+    What differs and is no plain value, as the peaks that each process has measured, is left out.
+    """
     found = {}
     for key in dict.fromkeys(key for facts in several for key in facts):
         values = [facts[key] for facts in several if key in facts]
         if all(value == values[0] for value in values):
             found[key] = values[0]
-        elif key != "machine":  # No two processes measure the same peaks: of both, none is known.
+        elif not any(isinstance(value, Mapping) for value in values):
             found[key] = " and ".join(dict.fromkeys(map(str, values)))
     return found
 

@@ -110,7 +110,7 @@ class Recorder(torch.nn.Module):
         step = max(1, _PACKED_AT_ONCE // self.num_readings)
         if self.keep == "sketch":  # which takes as long for one run as for some
             step = len(rows)
-        num_taken = num_bytes = 0
+        num_taken = num_kept = num_bytes = 0
         try:
             for store in self.stores:
                 store.make_room(len(rows) * self._row.size)
@@ -122,10 +122,11 @@ class Recorder(torch.nn.Module):
                 num_taken += len(some)
                 for store, runs in zip(self.stores, packed, strict=True):
                     num_bytes += store.add(runs)
+                num_kept += len(some)
         except MemoryError:
             # The model goes on: what is lost is told in the report.
             del self.pending[: len(rows) - num_taken]
-            self.num_lost += len(rows) - num_taken
+            self.num_lost += len(rows) - num_kept
         self.guard.add(num_bytes)
         if self.num_readings >= MIN_REUSED:
             # Not more than wait at once, or than there are threads that take them.

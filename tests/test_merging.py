@@ -277,3 +277,28 @@ def test_real_model_of_two_processes_is_one_report(tmp_path: Path) -> None:
     assert merged.node_ns.tolist() == [*parts[0].node_ns.tolist(), *parts[1].node_ns.tolist()]
     assert (merged.spread[[row.is_timed for row in merged.rows]] > 0).all()
     assert fx_instrument.merge is merge
+
+
+def test_peaks_that_differ_are_known_of_none(tmp_path: Path) -> None:
+    model = instrument(nn.Linear(8, 8))
+    x = torch.ones(2, 8)
+    fx_instrument.machine()
+    for _ in range(3):
+        model(x)
+    model.annotate(x)
+    first = model.report()
+    peaks = first.recording.environment["machine"]
+    others = {
+        dtype: {key: 2 * of if isinstance(of, float) else of for key, of in facts.items()}
+        for dtype, facts in peaks.items()
+    }
+    environment = {**first.recording.environment, "machine": others}
+    second = Report(dataclasses.replace(first.recording, environment=environment))
+
+    same = merge([first, first]).table(["name", "headroom"]).to_dict()
+    assert any(row["headroom"] is not None for row in same)
+    merged = merge([first, second])
+    assert all(row["headroom"] is None for row in merged.table(["name", "headroom"]).to_dict())
+    merged.to_html(tmp_path / "merged.html")
+    merged.save(tmp_path / "merged.npz")
+    assert load(tmp_path / "merged.npz").summary() == merged.summary()

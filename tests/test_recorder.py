@@ -195,3 +195,23 @@ def test_an_interrupt_while_runs_are_packed_keeps_none_twice() -> None:
         recorder.pack()
     recorder.stores[0].add = add  # type: ignore[method-assign]
     assert recorder.readings_ns().tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize("keep", ["all", "sketch"])
+def test_runs_for_which_there_is_no_memory_are_counted_and_the_others_kept(keep: str) -> None:
+    recorder = Recorder(2, keep=keep)
+    add = recorder.stores[0].add
+
+    def fail(packed: bytes) -> int:
+        raise MemoryError
+
+    commit(recorder, [1.0, 2.0])
+    recorder.pack()
+    recorder.stores[0].add = fail  # type: ignore[method-assign]
+    commit(recorder, [3.0, 4.0])
+    commit(recorder, [5.0, 6.0])
+    recorder.pack()
+    recorder.stores[0].add = add  # type: ignore[method-assign]
+    commit(recorder, [7.0, 8.0])
+    recorder.pack()
+    assert (recorder.num_lost, recorder.num_seen) == (2, 2)
