@@ -1,15 +1,21 @@
-"""Which row ran when a run raised an exception."""
+"""Which row ran when a run raised an exception, if it had not come to its end."""
 
 from __future__ import annotations
 
+import linecache
 import os
+import re
 from typing import Any
 
+from .recorder import has_committed
 from .recording import name_of_path
 from .sites import CallSite
 from .variants import Variant
 
-__all__ = ["row_that_raised"]
+__all__ = ["had_ended", "row_that_raised"]
+
+# The line of generated code that hands the readings over.
+_COMMIT = re.compile(r"\s*commit\w*\(")
 
 _OWN_DIRECTORY = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -58,3 +64,28 @@ def _row_of_graph(error: BaseException, variant: Variant, path: str) -> str | No
     if path and row.op in ("call_module", "get_attr"):
         return f"{name_of_path(path)}_{row.name.lstrip('_')}"
     return row.name
+
+
+def had_ended(error: BaseException, variant: Variant) -> bool:
+    """Whether ``error`` came after the readings of the run had been handed over.
+
+    As an interrupt may, which Python raises between any two steps.
+
+    Args:
+        error: is being handled where ``variant`` was called.
+        variant: the graph that ran; it has a recorder.
+    """
+    assert error.__traceback__ is not None
+    assert variant.recorder is not None
+    trace = error.__traceback__.tb_next
+    if trace is None or trace.tb_frame.f_code is not variant.run.__code__:
+        # The graph itself has returned, unless it could not be called.
+        return not isinstance(error, TypeError)
+    following, frame = trace.tb_next, trace.tb_frame
+    if following is not None and has_committed(following.tb_frame):
+        return True
+    waiting = {id(readings) for readings in variant.recorder.pending}
+    if not waiting.isdisjoint(map(id, frame.f_locals.values())):
+        return True
+    code = linecache.getlines(frame.f_code.co_filename, frame.f_globals)
+    return any(map(_COMMIT.match, code[: trace.tb_lineno - 1]))

@@ -307,8 +307,8 @@ class _AnnotatingRun(Run):
         nodes: the runs of each node, of the graphs that ran.
     """
 
-    def __init__(self, runs: FrameRuns, marks: list[Any]) -> None:
-        super().__init__(runs, marks)
+    def __init__(self, runs: FrameRuns) -> None:
+        super().__init__(runs)
         assert isinstance(runs, AnnotatingRuns)
         self.counter = runs.counter
         self.interception = runs.interception

@@ -141,9 +141,10 @@ class FrameRuns:
             kwargs: the same, by name.
             method: the name of the method that ``forward`` is, if it is another.
         """
-        site = self.root if method is None else self._method_site(method)
-        outer, run = CURRENT.frame, self.run_class(self, self._plan_for(module, variant).marks)
+        outer, run = CURRENT.frame, self.run_class(self)
         try:
+            site = self.root if method is None else self._method_site(method)
+            run.marks = self._plan_for(module, variant).marks
             put_marks(run.marks, run)
             CURRENT.frame = None
             if variant is not None:
@@ -167,7 +168,8 @@ class FrameRuns:
         except ValueChanged:
             raise
         except BaseException as error:
-            self.abort(error, method)
+            if not run.is_kept:
+                self.abort(error, method)
             # An interrupt may have come as a mode was being taken out.
             for mode in all_modes() if outer is None else ():
                 if isinstance(mode, TorchCalls):
@@ -234,7 +236,10 @@ class FrameRuns:
                     times.readings.extend(readings)
                     self._num_pending += len(readings)
                 self.num_runs = number + 1
+                run.is_kept = True
             except BaseException:  # An interrupt: half a run is none.
+                run.is_kept = False
+                self.num_runs = number
                 for times, readings in events:
                     times.drop(number, len(readings))
                 del self._run_starts.readings[number - self._run_starts.first_run :]
@@ -427,23 +432,25 @@ class Run:
         events: for each call that came to its end, the times that it adds to, and its readings.
         pauses: from when to when the run stood still, as a graph was captured.
         marks: what stands on the modules that it may call.
+        is_kept: whether the run has come to its end, so that nothing can abort it any more.
         is_recording: whether a call is being recorded, so that all in it runs as it is.
     """
 
     __slots__ = (
-        "_kept", "_late_marks", "clock", "events", "is_recording", "marks", "mode", "pauses",
-        "runs",
+        "_kept", "_late_marks", "clock", "events", "is_kept", "is_recording", "marks", "mode",
+        "pauses", "runs",
     )  # fmt: skip
 
-    def __init__(self, runs: FrameRuns, marks: list[Mark]) -> None:
+    def __init__(self, runs: FrameRuns) -> None:
         self.runs = runs
-        self.marks = marks
+        self.marks: list[Mark] = []
         self._late_marks: list[Mark] = []
         self.clock = runs.clock
         self.events: list[tuple[Times, Sequence[float]]] = []
         self.pauses: list[tuple[float, float]] = []
         # Events of which the readings are without pauses already.
         self._kept: list[tuple[Times, Sequence[float]]] = []
+        self.is_kept = False
         self.is_recording = False
         self.mode = runs.mode
 
@@ -685,6 +692,7 @@ class Run:
                 readings.append(reading)
         if variant.recorder is not None:
             commit(variant.recorder, readings)
+            self.is_kept = True
         else:
             self._kept.append((self.runs.graph_site(site, variant).times, readings))
 
@@ -748,7 +756,7 @@ class Run:
         # As frame.enter() and frame.leave(), without the calls: this is done for every frame.
         frame = self.frame_at(site, module)
         mode, see_call = frame.mode, frame.see_call
-        clock = self.clock
+        clock, start = self.clock, None
         try:
             if mode is not None:
                 push_mode(mode)
@@ -765,7 +773,7 @@ class Run:
             if mode is not None:
                 take_out(mode)
             # One that raises counts, too: its caller may catch that, and its calls are kept.
-            if times is not None:
+            if times is not None and start is not None:
                 self.events.append((times, (start, end)))
         return output
 

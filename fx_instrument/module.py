@@ -28,7 +28,7 @@ import torch
 from torch import fx, nn
 from torch.fx.graph import PythonCode
 
-from .aborting import row_that_raised
+from .aborting import had_ended, row_that_raised
 from .annotating import AnnotatingRuns, Interception, facts_of_call
 from .capture import paused_collector
 from .clock import (
@@ -241,7 +241,8 @@ class Instrumentation:
         except ValueChanged:
             pass
         except BaseException as error:
-            self.abort(error)
+            if not had_ended(error, variant):
+                self.abort(error)
             raise
         return self.run_without(module, [variant], args, kwargs)
 

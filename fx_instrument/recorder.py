@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import types
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -16,7 +17,15 @@ from .keeping import Keep, KeptRuns, MemoryGuard, SketchedRuns, runs_store
 from .locks import new_lock
 from .sketch import Sketch
 
-__all__ = ["LAST", "MIN_REUSED", "PassingRecorder", "Recorder", "commit", "new_readings"]
+__all__ = [
+    "LAST",
+    "MIN_REUSED",
+    "PassingRecorder",
+    "Recorder",
+    "commit",
+    "has_committed",
+    "new_readings",
+]
 
 
 # Readings that may wait as Python objects (32 bytes each) before they are packed to 8 bytes each.
@@ -275,5 +284,14 @@ def commit(recorder: Recorder | PassingRecorder, readings: Sequence[float]) -> N
     """
     pending = recorder.pending
     pending.append(readings)
-    if len(pending) >= recorder.max_pending:
+    num_pending = len(pending)
+    if num_pending >= recorder.max_pending:
         cast(Recorder, recorder).pack_unless_busy()
+
+
+def has_committed(frame: types.FrameType) -> bool:
+    """Whether ``frame`` is a call of :func:`commit` that was interrupted, but had kept its run.
+
+    It may have, too, where this is False, if the run still waits.
+    """
+    return frame.f_code is commit.__code__ and "num_pending" in frame.f_locals

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
+import itertools
+import os
+import sys
 import threading
+import types
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -239,3 +245,71 @@ def test_a_call_that_raises_while_it_is_captured_is_aborted(error: type[BaseExce
     m(torch.ones(1))
     report = fx_instrument.report(m)
     assert (int(report.aborted), report.num_runs, report.num_seen) == (3, 2, 5)
+
+
+class Loop(nn.Module):
+    """Runs as the Python that it is, as each call sets an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = nn.Linear(2, 2)
+        self.num_calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.num_calls += 1
+        return self.part(x)
+
+
+def interrupt_at(step: int, call: Callable[[], Any]) -> bool:
+    """Interrupt ``call`` at a line of the package's or of generated code; whether it came to that.
+
+    Args:
+        step: how many lines before, and ends of functions, are let pass.
+        call: what is called.
+    """
+    own = os.path.dirname(fx_instrument.__file__)
+    remaining = step
+
+    def trace_local(frame: types.FrameType, event: str, argument: Any) -> Any:
+        nonlocal remaining
+        remaining -= 1
+        if remaining < 0:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace_local
+
+    def trace(frame: types.FrameType, event: str, argument: Any) -> Any:
+        code = frame.f_code
+        is_traced = code.co_filename.startswith((own, "<eval"))
+        # An interrupt of a generator that is being closed is lost.
+        return trace_local if is_traced and not code.co_flags & inspect.CO_GENERATOR else None
+
+    outer = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(outer)
+    return False
+
+
+@pytest.mark.parametrize("keep", ["all", 2, "sketch"])
+@pytest.mark.parametrize("model", [nn.Sequential(nn.Linear(2, 2), nn.ReLU()), Loop()])
+def test_an_interrupted_call_is_counted_once_at_most(model: nn.Module, keep: int | str) -> None:
+    m = instrument(model, keep=keep)
+    for _ in range(20):
+        m(ONE)
+    seen = set()
+    for step in itertools.count():
+        m.reset()
+        was_interrupted = interrupt_at(step, lambda: m(ONE))
+        m(ONE)
+        report = m.report()
+        seen.add((report.num_runs, int(report.aborted)))
+        assert report.num_seen == report.num_runs + report.aborted <= 2, step
+        if not was_interrupted:
+            break
+    # Before the run begins, within it, and after it.
+    assert seen == {(1, 0), (1, 1), (2, 0)}
