@@ -286,12 +286,14 @@ class FrameRuns:
             return []
         return [site.times, *(graph.times for graph in site.graphs.values())]
 
-    def forget_runs_of(self, method: str | None) -> None:
-        """Forget the runs of the forward, or of ``method``."""
+    def forget_runs_of(self, method: str | None) -> int:
+        """Forget the runs of the forward, or of ``method``; return how many."""
         with self.lock:
+            num_runs = sum(times.num_calls for times in self.times_of_runs(method))
             site = self._roots().get(method)
             for times in site.all_times() if site else ():
                 times.clear()
+            return num_runs
 
     def reset(self) -> None:
         """Forget all runs."""

@@ -197,20 +197,23 @@ class Instrumentation:
         return output
 
     def _end_run(self, method: str | None = None) -> None:
-        """Forget the run that has come to its end, if it is one of the warm-up."""
+        """Forget the run that has come to its end, if it is one of the warm-up.
+
+        Those of other threads that have come to their ends go with it.
+        """
         if not self.schedule.is_warming_up(method):
             return
         with self._lock:
             if not self.schedule.is_warming_up(method):
                 return
+            num_runs = self.frames.forget_runs_of(method)
             if method is None:
-                self._forget_graphs()
-            self.frames.forget_runs_of(method)
+                num_runs += self._forget_graphs()
             for sketches in self._sketches:
                 for key in [key for key in sketches if key[1] == method]:
                     del sketches[key]
             # Last: until then no other thread takes the warm-up for ended.
-            self.schedule.count_warmed(method)
+            self.schedule.count_warmed(num_runs, method)
 
     def run_timed(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run the forward of the drop-in, and record it."""
@@ -422,12 +425,12 @@ class Instrumentation:
         """
         turns = self.schedule.turns(method)
         aborted: Counter[str] = sum((self._aborted[name] for name in (method, *lost)), Counter())
-        num_others = turns.num_skipped + turns.num_warmed + aborted.total()
+        num_others = turns.num_skipped + turns.num_forgotten + aborted.total()
         return replace(
             recording,
             aborted=dict(aborted),
             num_seen=num_recorded + num_others,
-            num_warmup=turns.num_warmed,
+            num_warmup=turns.num_forgotten,
             num_forgotten=max(num_recorded - recording.num_runs, 0),
         )
 
@@ -693,11 +696,10 @@ class Instrumentation:
             self._aborted.clear()
             self._all_num_threads.clear()
 
-    def _forget_graphs(self) -> None:
-        """Forget the runs of graphs that hold no frame."""
-        for recorder in self._recorders().values():
-            recorder.reset()
+    def _forget_graphs(self) -> int:
+        """Forget the runs of graphs that hold no frame; return how many."""
         self.guard.reset()
+        return sum(recorder.reset() for recorder in self._recorders().values())
 
     def _environment(self) -> dict[str, Any]:
         num_threads = ", then ".join(map(str, self._all_num_threads))

@@ -213,13 +213,17 @@ class Recorder(torch.nn.Module):
             assert isinstance(store, SketchedRuns)
             return store.sketch.copy(columns, num_columns)
 
-    def reset(self) -> None:
-        """Forget every run."""
+    def reset(self) -> int:
+        """Forget every run that was committed; return how many."""
         with self._lock:
             self.num_lost = 0
-            self.pending.clear()
+            # Another thread may append meanwhile.
+            num_pending = len(self.pending)
+            del self.pending[:num_pending]
+            num_runs = num_pending + self.stores[0].num_seen
             for store in self.stores:
                 store.clear()
+            return num_runs
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Recorder:
         return Recorder(self.num_readings, self.clock, self.keep)

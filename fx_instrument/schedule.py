@@ -19,12 +19,15 @@ class Turns:
     Attributes:
         num_asked: how many calls began while the model was not paused.
         num_skipped: how many calls were not recorded.
-        num_warmed: how many runs were forgotten as those of the warm-up.
+        num_warmed: how many recorded calls were those of the warm-up.
+        num_forgotten: how many runs were forgotten with them. A call makes several where the model
+            calls itself, and those of other threads may come to their ends with it.
     """
 
     num_asked: int = 0
     num_skipped: int = 0
     num_warmed: int = 0
+    num_forgotten: int = 0
 
 
 class Schedule:
@@ -34,7 +37,7 @@ class Schedule:
 
     Args:
         sample_every: one call in so many is recorded, the first among them.
-        num_warmup: how many of the first runs are forgotten once they have been recorded.
+        num_warmup: how many of the first calls are forgotten once they have been recorded.
 
     Attributes:
         takes_all: whether every call of the forward is recorded and kept, so that there is nothing
@@ -106,8 +109,10 @@ class Schedule:
         with self._lock:
             return self._turns[method].num_warmed < self._num_warmup
 
-    def count_warmed(self, method: str | None = None) -> None:
-        """Count a run that was forgotten as one of the warm-up."""
+    def count_warmed(self, num_runs: int, method: str | None = None) -> None:
+        """Count a call that was one of the warm-up, and the runs that were forgotten with it."""
         with self._lock:
-            self._turns[method].num_warmed += 1
+            turns = self._turns[method]
+            turns.num_warmed += 1
+            turns.num_forgotten += num_runs
             self._update()

@@ -258,7 +258,8 @@ def test_the_warm_up_of_a_model_that_calls_itself_is_so_many_calls() -> None:
     m = instrument(Recursive(), warmup=2)
     for _ in range(5):
         m(ONE)
-    assert (m.report().num_runs, m.report().num_warmup) == (12, 2)
+    report = m.report()
+    assert (report.num_runs, report.num_warmup, report.num_seen) == (12, 8, 20)
 
 
 def test_a_paused_model_that_calls_itself_is_seen_once() -> None:
@@ -466,5 +467,7 @@ def test_a_report_within_the_warm_up_loses_no_run_of_other_threads() -> None:
         reporter.join()
     finally:
         sys.setswitchinterval(interval)
-    # A run of another thread that ends just as the warm-up does may go with it.
-    assert 1_195 <= m.report().num_seen <= 1_200
+    report = m.report()
+    assert report.num_seen == 1_200
+    # Those of other threads that end just as the warm-up does go with it.
+    assert 100 <= report.num_warmup == 1_200 - report.num_runs <= 106
