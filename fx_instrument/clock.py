@@ -106,7 +106,8 @@ def clock_named(choice: ClockChoice) -> Clock:
     """
     if isinstance(choice, (str, tuple, list)):
         name = choice if isinstance(choice, str) else tuple(choice)
-        clock = CLOCKS.get(cast(str, name))
+        is_name = all(isinstance(part, str) for part in name)
+        clock = CLOCKS.get(cast(str, name)) if is_name else None
         if clock is None:
             raise ValueError(
                 f"clock is one of {', '.join(map(repr, CLOCKS))}, or a function of no arguments, "

@@ -34,7 +34,7 @@ from .pairing import pairs_of_rows
 from .rows import Row, Rows
 from .saving import read_recording
 from .significance import ALPHA, is_found, paired, welch
-from .table import ABSENT, Table, counted, time_text
+from .table import ABSENT, Table, check_top, counted, time_text
 from .writing import Target, text_file
 
 __all__ = [
@@ -326,7 +326,7 @@ class Comparison:
             top: only so many rows, the first ones.
 
         Raises:
-            ValueError: there is no such column, none to sort by, or ``top`` is negative.
+            ValueError: there is no such column, none to sort by, or ``top`` is no such number.
         """
         keys = _checked_columns(columns, sort, top)
         rows = [*self.rows]
@@ -419,8 +419,7 @@ def _sort_key(row: RowComparison, sort: str) -> float:
 
 
 def _checked_columns(columns: Sequence[str] | None, sort: str | None, top: int | None) -> list[str]:
-    if top is not None and (not isinstance(top, int) or top < 0):
-        raise ValueError(f"top is the number of rows to show, from 0, got {top!r}")
+    check_top(top)
     if isinstance(columns, str):
         raise ValueError(f"columns is a list of names, as [{columns!r}], got {columns!r}")
     if sort is not None and sort not in COMPARED_SORTABLE:

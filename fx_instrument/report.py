@@ -93,8 +93,9 @@ class Report(Rows):
         ``outliers`` is how many runs were far slower than the rest; they are in all other figures.
         ``spread`` is how far the parts of a merged report are apart; see :attr:`spread`.
         ``cores`` is the time of the process over that of the wall, where both were read. ``note``
-        says ``limit`` for a row at the limit of measurement, and ``tie`` for one whose interval of
-        the mean (or of the median, if sorted by that) overlaps with that of the next.
+        says ``limit`` for a row at the limit of measurement and, if sorted by ``mean``,
+        ``median``, ``total`` or ``percent``, ``tie`` for one whose interval of the mean (of the
+        median, if sorted by that) overlaps with that of the next.
 
         These are shown only if asked for by their keys. First, what is known of a row beside its
         times (:class:`~fx_instrument.RowFacts`), ``unknown`` for the rest:
@@ -148,7 +149,7 @@ class Report(Rows):
             top: only so many rows, the first ones.
 
         Raises:
-            ValueError: there is no such column, none to sort by, or ``top`` is negative.
+            ValueError: there is no such column, none to sort by, or ``top`` is no such number.
         """
         return table_of(self, columns, sort=sort, top=top)
 
@@ -245,7 +246,7 @@ class Report(Rows):
             tablefmt: any format that ``tabulate`` knows.
 
         Raises:
-            ValueError: ``top`` is negative.
+            ValueError: ``top`` is no such number.
         """
         return summary_of(self, should_sort, top=top, tablefmt=tablefmt)
 

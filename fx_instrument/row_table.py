@@ -21,7 +21,15 @@ from .fact_columns import (
 from .figures import FIGURES
 from .roofline import RATE_COLUMNS, RATE_TIMES, rate_bounds, rates_of, roof_notes
 from .rows import Row, Rows
-from .table import MANY, UNKNOWN, Table, html_of_columns, text_of_columns, texts_of_floats
+from .table import (
+    MANY,
+    UNKNOWN,
+    Table,
+    check_top,
+    html_of_columns,
+    text_of_columns,
+    texts_of_floats,
+)
 
 __all__ = [
     "ALL_COLUMNS",
@@ -165,8 +173,7 @@ def _more_columns(measured: Rows, keys: Collection[str | None]) -> dict[str, lis
 def _checked_columns(
     measured: Rows, columns: Sequence[str] | None, sort: str | None, top: int | None
 ) -> list[str]:
-    if top is not None and (not isinstance(top, int) or top < 0):
-        raise ValueError(f"top is the number of rows to show, from 0, got {top!r}")
+    check_top(top)
     if isinstance(columns, str):
         raise ValueError(f"columns is a list of names, as [{columns!r}], got {columns!r}")
     lacking = {
@@ -277,8 +284,7 @@ def summary_of(
             for name, method in measured.methods.items()
         ]
         return "\n\n".join(tables)
-    if top is not None and top < 0:
-        raise ValueError(f"top is the number of rows to show, from 0, got {top!r}")
+    check_top(top)
     columns = _summary_columns(measured, should_sort, top)
     num_rows = len(columns[0])
     if num_rows >= MANY and tablefmt == "simple":

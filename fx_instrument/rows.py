@@ -273,7 +273,7 @@ class Rows:
         self.recording = _without_warmup(recording, warmup)
         recording = self.recording
         if not recording.has_runs:
-            raise EmptyRecordingError(_nothing_recorded(recording))
+            raise EmptyRecordingError(_nothing_recorded(recording, warmup))
         self.choice = choice
         self._all_rows = tuple(self._rows_of_tree())
         self.rows = self._all_rows if choice is None else tuple(_chosen(self._all_rows, choice))
@@ -583,14 +583,15 @@ def _without_warmup(recording: Recording, warmup: int | str) -> Recording:
     return replace(recording.from_run(number), num_warmup=recording.num_warmup + number)
 
 
-def _nothing_recorded(recording: Recording) -> str:
+def _nothing_recorded(recording: Recording, warmup: int | str) -> str:
     parts = ["report() needs at least one recorded run, got 0"]
     if recording.num_warmup:
-        asked = recording.environment.get("warmup", 0)
-        needed = max(recording.num_warmup, asked if isinstance(asked, int) else 0)
+        asked = warmup, recording.environment.get("warmup")
+        num_warmup = sum(number for number in asked if isinstance(number, int))
+        needed = num_warmup * recording.environment.get("sample_every", 1) + 1
         parts.append(
-            f" after dropping {recording.num_warmup} warm-up runs; call the module more than "
-            f"{needed} times"
+            f" as the first {counted(num_warmup, 'run')} are the warm-up; call the module "
+            f"{needed} times or more"
         )
         return "".join(parts)
     num_skipped = recording.num_seen - recording.num_aborted

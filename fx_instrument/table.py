@@ -18,6 +18,7 @@ __all__ = [
     "MANY",
     "UNKNOWN",
     "Table",
+    "check_top",
     "counted",
     "html_of_columns",
     "text_of_columns",
@@ -37,6 +38,16 @@ ABSENT = ""
 
 # Many rows, for each of which tabulate takes about as long as a hundred calls of a function.
 MANY = 1000
+
+
+def check_top(top: object) -> None:
+    """Check that ``top`` may say how many rows are shown.
+
+    Raises:
+        ValueError: it may not.
+    """
+    if top is not None and (not isinstance(top, int) or isinstance(top, bool) or top < 0):
+        raise ValueError(f"top is the number of rows to show, from 0, got {top!r}")
 
 
 def text_of_columns(

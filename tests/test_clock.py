@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -117,3 +118,11 @@ def test_what_a_clock_does_is_not_taken_for_the_models(build, clock) -> None:
     rows = [[(row.name, row.num_calls) for row in m.report().rows] for m in (known, timed)]
     assert rows[1] == rows[0]
     assert timed.report().closed == known.report().closed
+
+
+@pytest.mark.parametrize(
+    "choice", ["Wall", "", (), ("wall",), ("process", "wall"), ("wall", ["x"]), (["wall"], 3)]
+)
+def test_a_clock_that_is_not_there_is_one_clear_error(choice: Any) -> None:
+    with pytest.raises(ValueError, match=r"clock is one of 'wall', .*, or a function of no arg"):
+        instrument(nn.ReLU(), clock=choice)

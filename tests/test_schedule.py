@@ -315,7 +315,7 @@ class TestWarmup:
         m = instrument(build(), warmup=3, keep=keep)
         for _ in range(3):
             m(ONE)
-        with pytest.raises(EmptyRecordingError, match="after dropping 3 warm-up runs; call the mo"):
+        with pytest.raises(EmptyRecordingError, match="the first 3 runs are the warm-up; call"):
             m.report()
         for _ in range(4):
             m(ONE)
@@ -347,8 +347,27 @@ class TestWarmup:
         every, late = m.report(), m.report(warmup=4)
         assert (late.num_runs, late.num_warmup) == (6, 4)
         assert late.readings_ns.tolist() == every.readings_ns[4:].tolist()
-        with pytest.raises(EmptyRecordingError, match="call the module more than 10 times"):
+        with pytest.raises(EmptyRecordingError, match="call the module 21 times or more"):
             m.report(warmup=20)
+
+    @pytest.mark.parametrize(
+        ("options", "warmup", "num_calls"),
+        [
+            ({"warmup": 2, "sample_every": 4}, 0, 9),
+            ({"keep": 10}, 30, 31),
+            ({"keep": 10, "warmup": 5}, 30, 36),
+        ],
+    )
+    def test_an_empty_report_says_which_call_is_the_first_that_counts(
+        self, options: dict[str, Any], warmup: int, num_calls: int
+    ) -> None:
+        m = instrument(nn.Sequential(nn.ReLU()), **options)
+        for _ in range(num_calls - 1):
+            m(ONE)
+        with pytest.raises(EmptyRecordingError, match=f"call the module {num_calls} times or more"):
+            m.report(warmup)
+        m(ONE)
+        assert m.report(warmup).num_runs == 1
 
     def test_frames_are_left_out_with_their_rows(self) -> None:
         m = instrument(Closed(), clock=toys.ticking_clock)

@@ -78,8 +78,10 @@ def test_wrong_choices_are_errors_that_tell_what_there_is() -> None:
         report.table(["median_ns"])
     with pytest.raises(ValueError, match=r"sort is one of op, name, calls, mean, .*, got 'note'"):
         report.table(sort="note")
-    with pytest.raises(ValueError, match="top is the number of rows to show, from 0, got -1"):
-        report.table(top=-1)
+    for top in (-1, 1.5, "3", True):
+        for show in (report.table, report.summary):
+            with pytest.raises(ValueError, match=f"top is the number of rows .*, got {top!r}"):
+                show(top=top)
     with pytest.raises(ValueError, match=r"the column cores needs both clocks: instrument\("):
         report.table(["cores"])
 
