@@ -275,7 +275,7 @@ def _args_of(row: Row) -> dict[str, Any]:
         "bytes_written": facts.bytes_written,
         "output_bytes": facts.output_bytes,
         "param_bytes": facts.param_bytes,
-        "source": None if facts.file is None else f"{facts.file}:{facts.line}",
+        "source": facts.place,
     }
     return {key: value for key, value in args.items() if value is not None}
 

@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from .extents import distinct_bytes
 from .function_modes import all_dispatch_modes
 from .preserving import StorageCopies, storage_of
 
@@ -295,12 +296,12 @@ class _Operation:
         overwritten = {id(tensor) for tensor in self._overwritten}
         given = {_address_of(tensor) for tensor in self.inputs}
         new = [tensor for tensor in outputs if _address_of(tensor) not in given]
-        num_written = _distinct_bytes([*new, *self.written])
+        num_written = distinct_bytes([*new, *self.written])
         read = [tensor for tensor in self.inputs if id(tensor) not in overwritten]
         if self.name in _GATHERS and read:
             # Of a table it reads what it gives.
-            return _distinct_bytes(read[1:]) + num_written, num_written
-        return _distinct_bytes(read), num_written
+            return distinct_bytes(read[1:]) + num_written, num_written
+        return distinct_bytes(read), num_written
 
 
 def facts_of_value(value: Any) -> ValueFacts:
@@ -373,25 +374,6 @@ def _address_of(tensor: torch.Tensor) -> int:
     """Return what tells the storage of ``tensor`` from others; its own id if it has none."""
     storage = storage_of(tensor)
     return id(tensor) if storage is None else storage._cdata
-
-
-def _distinct_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Return how many bytes ``tensors`` lie in, the same ones counted once."""
-    found: dict[tuple[Any, ...], int] = {}
-    for tensor in tensors:
-        storage = storage_of(tensor)
-        if storage is None or tensor.layout is not torch.strided:
-            found[id(tensor),] = tensor.numel() * tensor.element_size()
-        else:
-            shape, stride = tuple(tensor.shape), tensor.stride()
-            # What is expanded lies there once.
-            num_values = 1
-            for size, step in zip(shape, stride, strict=True):
-                num_values *= size if step or not size else 1
-            num_bytes = min(num_values * tensor.element_size(), storage.nbytes())
-            key = storage._cdata, tensor.storage_offset(), shape, stride
-            found[key] = num_bytes
-    return sum(found.values())
 
 
 _aten = torch.ops.aten

@@ -65,6 +65,11 @@ class RowFacts:
     live_bytes: int | None = None
     peak_bytes: int | None = None
 
+    @property
+    def place(self) -> str | None:
+        """The source file and, where it is known, the line, as in ``/home/me/model.py:12``."""
+        return self.file if self.line is None or self.file is None else f"{self.file}:{self.line}"
+
     def standing_at(self, place: RowFacts) -> RowFacts:
         """Return this with the class, file and line of ``place``."""
         return replace(self, class_name=place.class_name, file=place.file, line=place.line)

@@ -287,10 +287,7 @@ def _fact_columns(rows: Sequence[Row]) -> list[dict[str, Any]]:
     for key, header in _MORE_FACTS.items():
         values: list[Any]
         if key == "place":
-            values = [
-                None if row.facts.file is None else f"{row.facts.file}:{row.facts.line}"
-                for row in rows
-            ]
+            values = [row.facts.place for row in rows]
         elif key in ("devices", "memory_formats"):
             found = [getattr(row.facts, key) for row in rows]
             values = [None if names is None else in_common(names) or "no tensor" for names in found]

@@ -205,7 +205,7 @@ class Table:
         """Return a dict by column for each row, times in ns, None for what is not known or not."""
         return [
             {
-                column: None if column in self.times and value == ABSENT else value
+                column: None if column not in self.texts and value == ABSENT else value
                 for column, value in zip(self.columns, row, strict=True)
             }
             for row in self.rows
@@ -214,7 +214,7 @@ class Table:
     def to_pandas(self) -> Any:
         """Return a ``pandas.DataFrame`` with the keys as columns, times in ns.
 
-        What is not known is missing in it: ``nan`` in a column of figures.
+        What is not known, or is not, is missing in it: ``nan`` in a column of figures.
 
         Raises:
             MissingExtraError: pandas is not installed.
@@ -226,7 +226,9 @@ class Table:
                 "to_pandas() needs pandas, which cannot be imported here; install it with "
                 'pip install "fx_instrument[pandas]"'
             ) from error
-        return pandas.DataFrame.from_records([*self.rows], columns=[*self.columns])
+        frame = pandas.DataFrame.from_records(self.to_dict(), columns=[*self.columns])
+        unknown = [key for key in self.columns if frame[key].isna().all() and key not in self.texts]
+        return frame.astype(dict.fromkeys(unknown, float))
 
     def text(self, tablefmt: str = "simple") -> str:
         """Return the table as text, times in one unit that suits them, and the notes below it.

@@ -33,6 +33,7 @@ from fx_instrument import (
     instrument,
     profile,
 )
+from fx_instrument.extents import distinct_bytes
 
 X = torch.ones(5, 3)
 
@@ -213,6 +214,34 @@ def test_operation_in_place_reads_and_writes_its_tensor_and_takes_no_memory() ->
     assert (facts.bytes_read, facts.bytes_written) == (60, 60)
     assert (facts.live_bytes, facts.peak_bytes) == (60, 60)
     assert facts_of_function(lambda x: x.zero_(), x).bytes_read == 0
+
+
+@pytest.mark.parametrize(
+    ("views", "num_bytes"),
+    [
+        (lambda x: (x, x.t()), 60),
+        (lambda x: (x, x[0], x[:, ::2], x.view(-1), x.view(torch.int32)), 60),
+        (lambda x: (x[:2], x[1:]), 60),
+        (lambda x: (x[:1], x[2:]), 40),
+        (lambda x: (x[:, :3], x[:, 2:]), 60),
+        (lambda x: (x[:, :2], x[:, 3:]), 48),
+        (lambda x: (x[:, ::2], x[:, 1::2]), 60),
+        (lambda x: (x[::2, ::2],), 24),
+        (lambda x: (x[:, :1].expand(3, 9), x[:, 0]), 12),
+        (lambda x: (x.view(-1).unfold(0, 4, 1),), 60),
+        (lambda x: (x.as_strided((2, 3, 2), (4, 3, 1)),), 40),
+        (lambda x: (x[:0], x[:, :0]), 0),
+        (lambda x: (x, x.clone()), 120),
+    ],
+)
+def test_bytes_that_several_views_show_count_once(
+    views: Callable[[torch.Tensor], tuple[torch.Tensor, ...]], num_bytes: int
+) -> None:
+    assert distinct_bytes(views(torch.ones(3, 5))) == num_bytes
+
+
+def test_operation_on_two_views_reads_their_bytes_once() -> None:
+    assert facts_of_function(lambda x: torch.mm(x, x.t()), torch.ones(10, 10)).bytes_read == 400
 
 
 def test_embedding_reads_the_rows_that_it_gives() -> None:

@@ -225,7 +225,15 @@ def test_rows_in_only_one_report_show_no_figure_that_there_is_not() -> None:
     assert rows["b"].to_dict()["difference_ns"] is None
     text = str(comparison.table(["name", "before", "after", "ratio", "verdict"]))
     assert text.splitlines()[3].split() == ["b", "6.0", "only", "before"]
-    assert comparison.table().to_dict()[1]["after"] is None
+    columns = {"after", "difference", "difference_interval", "ratio", "ratio_interval", "p_value"}
+    table = comparison.table(["name", *columns, "verdict"])
+    assert table.to_dict()[1] == {
+        "name": "b", **dict.fromkeys(columns), "verdict": "only before"
+    }  # fmt: skip
+    pytest.importorskip("pandas")
+    frame = table.to_pandas()
+    assert frame.loc[1, [*columns]].isna().all()
+    assert {frame[key].dtype.kind for key in ("after", "difference", "ratio", "p_value")} == {"f"}
 
 
 def test_too_few_runs_tell_the_difference_but_not_whether_it_is_noise() -> None:

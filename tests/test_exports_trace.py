@@ -216,6 +216,10 @@ def test_facts_of_a_row_are_arguments_of_its_slices() -> None:
         "bytes_read": 24,
         "source": "net.py:12",
     }
+    without_line = Report(replace(report.recording, facts=(RowFacts(), RowFacts("Net", "net.py"))))
+    assert next(one for one in lane_of(without_line) if one.name == "spend").args["source"] == (
+        "net.py"
+    )
     none = Report(replace(report.recording, facts=()))
     unknown = next(one for one in lane_of(none) if one.name == "spend")
     assert unknown.args == {"op": "call_function", "target": "toys.spend", "module": ""}

@@ -89,6 +89,7 @@ LAYERS = (
     "resuming",
     "frames",
     "tree",
+    "extents",
     "counting",
     "annotating",
     "last_call",

@@ -699,7 +699,7 @@ def pixels_of(png: bytes) -> tuple[int, int, bytes]:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("width", [1280, 800, 400])
 def test_a_screenshot_shows_something_and_nothing_is_too_wide(
     browser: Browser, tmp_path: Path, scheme: str, width: int
 ) -> None:
@@ -714,6 +714,18 @@ def test_a_screenshot_shows_something_and_nothing_is_too_wide(
     assert shown_width == width
     assert len({*pixels}) > 50
     assert browser.run("return document.documentElement.scrollWidth") <= width
+    browser.one(".columns summary").click()
+    for choice in browser.run(
+        "return [...document.querySelectorAll('.choices, .choices label')]"
+        ".map((element) => [element.getBoundingClientRect().left,"
+        " element.getBoundingClientRect().right])"
+    ):
+        assert 0 <= choice[0] < choice[1] <= width
+    assert browser.run("return document.documentElement.scrollWidth") <= width
+    hidden = (
+        "const box = document.querySelector('.choices'); return box.scrollWidth > box.clientWidth"
+    )
+    assert not browser.run(hidden)
     background = browser.run("return getComputedStyle(document.body).backgroundColor")
     light = sum(map(int, re.findall(r"\d+", background)[:3])) / 3
     assert light > 200 if scheme == "light" else light < 60

@@ -490,6 +490,7 @@ def test_a_table_is_a_data_frame() -> None:
     assert [*frame.columns] == [*framed().by("target").columns]
     assert frame["total"].tolist() == [333, 51, 0, 0, 0]
     assert frame["flops"].isna().all()
+    assert frame["flops"].dtype.kind == "f"
 
 
 def test_without_pandas_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
