@@ -6,10 +6,10 @@ It knows nothing of graphs and names.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -73,12 +73,11 @@ class MemoryGuard:
             self._num_bytes = 0
 
 
-@dataclass
-class _Chunk:
-    """Memory for runs, one after the other, and how many of its bytes are filled."""
+class _Chunk(NamedTuple):
+    """Memory for runs, one after the other, and how many were added before the first of them."""
 
     memory: memoryview
-    num_filled: int = 0
+    first_run: int
 
 
 class KeptRuns:
@@ -86,6 +85,8 @@ class KeptRuns:
 
     They are in chunks. A new one has place for a sixteenth of what is kept: half of what 9 bytes a
     reading allow, and it takes few of them. A ring fills those again whose runs are too old.
+
+    What is kept follows from ``num_seen`` alone, so that an interrupt finds runs added or not.
 
     Args:
         num_readings: how many readings a run has.
@@ -107,7 +108,6 @@ class KeptRuns:
         """Forget all runs."""
         self._chunks: list[_Chunk] = []
         self._spare: memoryview | None = None
-        self._num_kept = 0
         self.num_seen = 0
 
     def make_room(self, num_bytes: int) -> None:
@@ -116,14 +116,14 @@ class KeptRuns:
         Raises:
             MemoryError: there is none.
         """
-        if self._chunks and self._chunks[-1].num_filled + num_bytes <= len(self._chunks[-1].memory):
+        if self._chunks and self._num_filled + num_bytes <= len(self._chunks[-1].memory):
             return
         memory, self._spare = self._spare, None
         if memory is None or len(memory) < num_bytes:
             # As much is mostly added again, so that no rest is left over.
-            num_more = self._num_kept * self._bytes_a_run // 16 // num_bytes
+            num_more = self._num_in_chunks * self._bytes_a_run // 16 // num_bytes
             memory = np.empty(max(num_more, 1) * num_bytes, np.uint8).data
-        self._chunks.append(_Chunk(memory))
+        self._chunks.append(_Chunk(memory, self.num_seen))
 
     def add(self, packed: bytes) -> int:
         """Keep runs; return how many bytes more.
@@ -135,32 +135,34 @@ class KeptRuns:
             MemoryError: there is no memory for them; nothing has changed.
         """
         self.make_room(len(packed))
-        last = self._chunks[-1]
-        start, last.num_filled = last.num_filled, last.num_filled + len(packed)
-        last.memory[start : last.num_filled] = packed
-        num_runs = len(packed) // self._bytes_a_run
-        self._num_kept += num_runs
-        self.num_seen += num_runs
+        start = self._num_filled
+        self._chunks[-1].memory[start : start + len(packed)] = packed
+        self.num_seen += len(packed) // self._bytes_a_run
         return len(packed) - self._drop_oldest()
 
     def _drop_oldest(self) -> int:
         """Let go of the chunks whose runs are all too old; return how many bytes they held."""
-        num_bytes = 0
-        while self.newest is not None:
-            oldest = self._chunks[0]
-            num_runs = oldest.num_filled // self._bytes_a_run
-            if self._num_kept - num_runs < self.newest:
-                break
-            del self._chunks[0]
-            self._spare = oldest.memory
-            self._num_kept -= num_runs
-            num_bytes += oldest.num_filled
-        return num_bytes
+        if self.newest is None:
+            return 0
+        first_run = self._chunks[0].first_run
+        while len(self._chunks) > 1 and self.num_seen - self._chunks[1].first_run >= self.newest:
+            self._spare = self._chunks.pop(0).memory
+        return (self._chunks[0].first_run - first_run) * self._bytes_a_run
+
+    @property
+    def _num_in_chunks(self) -> int:
+        return self.num_seen - self._chunks[0].first_run if self._chunks else 0
+
+    @property
+    def _num_filled(self) -> int:
+        """How many bytes of the last chunk are filled."""
+        return (self.num_seen - self._chunks[-1].first_run) * self._bytes_a_run
 
     @property
     def num_kept(self) -> int:
         """How many runs :meth:`readings_ns` gives."""
-        return self._num_kept if self.newest is None else min(self._num_kept, self.newest)
+        num_runs = self._num_in_chunks
+        return num_runs if self.newest is None else min(num_runs, self.newest)
 
     def readings_ns(self) -> Ints:
         """Return the readings as a new array of shape ``(num_kept, num_readings)``, ns.
@@ -170,8 +172,7 @@ class KeptRuns:
         num_runs = self.num_kept
         by_reading = np.empty((self.num_readings, num_runs), np.int64)
         stop = num_runs
-        for chunk in reversed(self._chunks):
-            runs = self._runs_in(chunk)
+        for runs in reversed(self._runs_of_chunks()):
             start = max(stop - len(runs), 0)
             by_reading[:, start:stop] = in_ns(runs[len(runs) - (stop - start) :]).T
             stop = start
@@ -179,11 +180,15 @@ class KeptRuns:
 
     def packed(self, columns: slice | Sequence[int]) -> bytes:
         """Return all runs as :meth:`add` takes them, of ``columns`` of their readings."""
-        return b"".join(self._runs_in(chunk)[:, columns].tobytes() for chunk in self._chunks)
+        return b"".join(runs[:, columns].tobytes() for runs in self._runs_of_chunks())
 
-    def _runs_in(self, chunk: _Chunk) -> npt.NDArray[Any]:
-        filled = np.frombuffer(chunk.memory[: chunk.num_filled], self._dtype)
-        return filled.reshape(-1, self.num_readings)
+    def _runs_of_chunks(self) -> list[npt.NDArray[Any]]:
+        starts = [*(chunk.first_run for chunk in self._chunks), self.num_seen]
+        found = []
+        for chunk, (start, stop) in zip(self._chunks, itertools.pairwise(starts), strict=True):
+            filled = chunk.memory[: (stop - start) * self._bytes_a_run]
+            found.append(np.frombuffer(filled, self._dtype).reshape(-1, self.num_readings))
+        return found
 
 
 class SketchedRuns:
@@ -195,7 +200,6 @@ class SketchedRuns:
 
     Attributes:
         sketch: one column for each time between two readings, and one for the whole run.
-        num_seen: how many runs were added.
     """
 
     def __init__(self, num_readings: int, typecode: str) -> None:
@@ -206,7 +210,11 @@ class SketchedRuns:
     def clear(self) -> None:
         """Forget all runs."""
         self.sketch = Sketch(self.num_readings)
-        self.num_seen = 0
+
+    @property
+    def num_seen(self) -> int:
+        """How many runs were added."""
+        return int(self.sketch.counts[-1])
 
     def make_room(self, num_bytes: int) -> None:
         """There is room for any number of runs."""
@@ -218,7 +226,6 @@ class SketchedRuns:
         np.subtract(readings_ns[:, 1:], readings_ns[:, :-1], out=times_ns[:, :-1])
         np.subtract(readings_ns[:, -1], readings_ns[:, 0], out=times_ns[:, -1])
         self.sketch.add_runs(times_ns)
-        self.num_seen += len(readings_ns)
         return 0
 
 

@@ -119,27 +119,44 @@ class Recorder(torch.nn.Module):
         step = max(1, _PACKED_AT_ONCE // self.num_readings)
         if self.keep == "sketch":  # which takes as long for one run as for some
             step = len(rows)
-        num_taken = num_kept = num_bytes = 0
+        num_kept = 0
         try:
             for store in self.stores:
                 store.make_room(len(rows) * self._row.size)
             for start in range(0, len(rows), step):
                 some = rows[start : start + step]
-                packed = self._reader.pack(some, self._row)
-                # First, so that an interrupt keeps no run twice.
-                del self.pending[: len(some)]
-                num_taken += len(some)
-                for store, runs in zip(self.stores, packed, strict=True):
-                    num_bytes += store.add(runs)
+                self._move(some)
                 num_kept += len(some)
         except MemoryError:
             # The model goes on: what is lost is told in the report.
-            del self.pending[: len(rows) - num_taken]
-            self.num_lost += len(rows) - num_kept
-        self.guard.add(num_bytes)
+            num_lost = len(rows) - num_kept
+            del self.pending[:num_lost]
+            self.num_lost += num_lost
         if self.num_readings >= MIN_REUSED:
             # Not more than wait at once, or than there are threads that take them.
             self.spare.extend([row for row in rows if type(row) is list])
+
+    def _move(self, rows: Sequence[Sequence[float]]) -> None:
+        """Pack ``rows``, which are the first that wait."""
+        num_seen = self.stores[0].num_seen + len(rows)
+        packed = self._reader.pack(rows, self._row)
+
+        def finish() -> None:
+            num_bytes = 0
+            for store, runs in zip(self.stores, packed, strict=True):
+                if store.num_seen < num_seen:
+                    num_bytes += store.add(runs)
+            if self.pending and self.pending[0] is rows[0]:
+                del self.pending[: len(rows)]
+            self.guard.add(num_bytes)
+
+        try:
+            finish()
+        except MemoryError:
+            raise
+        except BaseException:  # An interrupt: no run is kept twice or not at all, or by one clock.
+            finish()
+            raise
 
     def _tell_of_packing(self) -> None:
         # To set an attribute of a module takes long, even to what it is.

@@ -5,8 +5,11 @@ It knows of numpy alone.
 
 from __future__ import annotations
 
+import collections
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,7 +39,8 @@ _BY_COLUMN = ("counts", "calls", "totals_ns", "mins_ns", "maxs_ns")
 class Sketch:
     """The distribution of the times of each of some columns.
 
-    Sketches can be added: see :meth:`merge`.
+    Sketches can be added: see :meth:`merge`. An interrupt finds what was added in it whole or not
+    at all.
 
     Args:
         num_columns: how many columns there are; see also :meth:`grow`.
@@ -70,16 +74,18 @@ class Sketch:
         if new <= 0:
             return
         limits = np.iinfo(np.int64)
-        self.mins_ns = np.append(self.mins_ns, np.full(new, limits.max))
-        self.maxs_ns = np.append(self.maxs_ns, np.full(new, limits.min))
-        for name in ("counts", "calls", "totals_ns"):
-            setattr(self, name, np.append(getattr(self, name), np.zeros(new, np.int64)))
-        self._squares = np.append(self._squares, np.zeros((3, new), np.int64), axis=1)
+        nothing = {"mins_ns": limits.max, "maxs_ns": limits.min}
+        grown: dict[str, npt.NDArray[Any]] = {
+            name: np.append(getattr(self, name), np.full(new, nothing.get(name, 0)))
+            for name in _BY_COLUMN
+        }
+        grown["_squares"] = np.append(self._squares, np.zeros((3, new), np.int64), axis=1)
         # Written to, as memory that was never written to is not taken yet.
         added = np.full((new, _NUM_BINS), 0, np.int64)
-        self._histograms = (
+        grown["_histograms"] = (
             np.concatenate([self._histograms, added]) if len(self._histograms) else added
         )
+        self.__dict__.update(grown)
 
     def add(self, columns: npt.NDArray[np.intp], values_ns: Ints, calls: Ints | int = 1) -> None:
         """Add values, each to its column.
@@ -89,15 +95,19 @@ class Sketch:
             values_ns: the same shape, from 0 to 2**55.
             calls: how many calls each value stands for.
         """
-        np.add.at(self.counts, columns, 1)
-        np.add.at(self.calls, columns, calls)
-        np.add.at(self.totals_ns, columns, values_ns)
-        np.minimum.at(self.mins_ns, columns, values_ns)
-        np.maximum.at(self.maxs_ns, columns, values_ns)
-        np.add.at(self._histograms.reshape(-1), columns * _NUM_BINS + _bins_of(values_ns), 1)
-        for part, products in zip(self._squares, _parts_of_squares(values_ns), strict=True):
+        squares = self._squares.copy()
+        for part, products in zip(squares, _parts_of_squares(values_ns), strict=True):
             np.add.at(part, columns, products)
-        self._carry()
+        bins = columns * _NUM_BINS + _bins_of(values_ns)
+        _do_all(
+            partial(np.add.at, self.counts, columns, 1),
+            partial(np.add.at, self.calls, columns, calls),
+            partial(np.add.at, self.totals_ns, columns, values_ns),
+            partial(np.minimum.at, self.mins_ns, columns, values_ns),
+            partial(np.maximum.at, self.maxs_ns, columns, values_ns),
+            partial(np.add.at, self._histograms.reshape(-1), bins, 1),
+            partial(np.positive, _carried(squares), self._squares),
+        )
 
     def add_runs(self, values_ns: Ints) -> None:
         """Add a value of one call to each column, for each of some runs; faster than :meth:`add`.
@@ -105,16 +115,18 @@ class Sketch:
         Args:
             values_ns: shape ``(num_runs, num_columns)``, from 0 to 2**55.
         """
-        self.counts += len(values_ns)
-        self.calls += len(values_ns)
-        self.totals_ns += values_ns.sum(axis=0)
-        np.minimum(self.mins_ns, values_ns.min(axis=0), out=self.mins_ns)
-        np.maximum(self.maxs_ns, values_ns.max(axis=0), out=self.maxs_ns)
+        num_runs = len(values_ns)
+        squares = self._squares + [part.sum(axis=0) for part in _parts_of_squares(values_ns)]
         bins = _bins_of(values_ns) + _NUM_BINS * np.arange(self.num_columns)
-        np.add.at(self._histograms.reshape(-1), bins.reshape(-1), 1)
-        for part, products in zip(self._squares, _parts_of_squares(values_ns), strict=True):
-            part += products.sum(axis=0)
-        self._carry()
+        _do_all(
+            partial(np.add, self.counts, num_runs, self.counts),
+            partial(np.add, self.calls, num_runs, self.calls),
+            partial(np.add, self.totals_ns, values_ns.sum(axis=0), self.totals_ns),
+            partial(np.minimum, self.mins_ns, values_ns.min(axis=0), out=self.mins_ns),
+            partial(np.maximum, self.maxs_ns, values_ns.max(axis=0), out=self.maxs_ns),
+            partial(np.add.at, self._histograms.reshape(-1), bins.reshape(-1), 1),
+            partial(np.positive, _carried(squares), self._squares),
+        )
 
     def add_zeros(self, columns: npt.NDArray[np.intp], num_values: int) -> None:
         """Add ``num_values`` zeros to each of ``columns``, which are all different."""
@@ -125,14 +137,6 @@ class Sketch:
             self.maxs_ns[columns] = np.maximum(self.maxs_ns[columns], 0)
             self._histograms[columns, 0] += num_values
 
-    def _carry(self) -> None:
-        """Carry what is too much for one part of the sum of squares to the next."""
-        highs, middles, lows = self._squares
-        middles += lows >> (_HALF + 1)
-        lows &= 2 ** (_HALF + 1) - 1
-        highs += middles >> (_HALF - 1)
-        middles &= 2 ** (_HALF - 1) - 1
-
     def merge(self, other: Sketch, columns: npt.NDArray[np.intp]) -> None:
         """Add all of ``other``, whose columns are ``columns`` here; each at most once."""
         for name in ("counts", "calls", "totals_ns"):
@@ -140,8 +144,8 @@ class Sketch:
         self.mins_ns[columns] = np.minimum(self.mins_ns[columns], other.mins_ns)
         self.maxs_ns[columns] = np.maximum(self.maxs_ns[columns], other.maxs_ns)
         self._squares[:, columns] += other._squares
+        self._squares = _carried(self._squares)
         self._histograms[columns] += other._histograms
-        self._carry()
 
     def squares(self) -> list[int]:
         """Return the sum of the squares of each column's values, in ns**2, exact."""
@@ -257,6 +261,27 @@ class Sketch:
     def num_bytes(self) -> int:
         """The memory that it takes."""
         return sum(array.nbytes for array in self.arrays().values())
+
+
+def _do_all(*changes: Callable[[], Any]) -> None:
+    """Make ``changes``, of functions of numpy, so that an interrupt finds all of them made or none.
+
+    Python looks for interrupts between two steps of its own, of which this is one.
+    """
+    collections.deque(map(operator.methodcaller("__call__"), changes), maxlen=0)
+
+
+def _carried(squares: Ints) -> Ints:
+    """Return ``squares`` with what is too much for one part of the sum carried to the next."""
+    highs, middles, lows = squares
+    middles = middles + (lows >> (_HALF + 1))
+    return np.stack(
+        [
+            highs + (middles >> (_HALF - 1)),
+            middles & (2 ** (_HALF - 1) - 1),
+            lows & (2 ** (_HALF + 1) - 1),
+        ]
+    )
 
 
 def _parts_of_squares(values_ns: Ints) -> tuple[Ints, Ints, Ints]:

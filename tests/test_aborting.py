@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import itertools
-import os
-import sys
 import threading
-import types
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import toys
+from interrupts import interrupt_at
 from torch import nn
 
 import fx_instrument
@@ -258,41 +254,6 @@ class Loop(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.num_calls += 1
         return self.part(x)
-
-
-def interrupt_at(step: int, call: Callable[[], Any]) -> bool:
-    """Interrupt ``call`` at a line of the package's or of generated code; whether it came to that.
-
-    Args:
-        step: how many lines before, and ends of functions, are let pass.
-        call: what is called.
-    """
-    own = os.path.dirname(fx_instrument.__file__)
-    remaining = step
-
-    def trace_local(frame: types.FrameType, event: str, argument: Any) -> Any:
-        nonlocal remaining
-        remaining -= 1
-        if remaining < 0:
-            sys.settrace(None)
-            raise KeyboardInterrupt
-        return trace_local
-
-    def trace(frame: types.FrameType, event: str, argument: Any) -> Any:
-        code = frame.f_code
-        is_traced = code.co_filename.startswith((own, "<eval"))
-        # An interrupt of a generator that is being closed is lost.
-        return trace_local if is_traced and not code.co_flags & inspect.CO_GENERATOR else None
-
-    outer = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(outer)
-    return False
 
 
 @pytest.mark.parametrize("keep", ["all", 2, "sketch"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 import threading
 import tracemalloc
@@ -12,7 +13,9 @@ import numpy as np
 import pytest
 import torch
 import toys
+from interrupts import interrupt_at
 
+from fx_instrument.clock import Clock, wall_and_process
 from fx_instrument.recorder import Recorder, commit
 
 
@@ -182,19 +185,33 @@ def test_recorder_is_a_module_without_state() -> None:
     assert not [*recorder.parameters(), *recorder.buffers()]
 
 
-def test_an_interrupt_while_runs_are_packed_keeps_none_twice() -> None:
-    recorder = recorder_with((1, 2), (3, 4))
-    add = recorder.stores[0].add
-
-    def add_and_raise(packed: bytes) -> int:
-        add(packed)
-        raise KeyboardInterrupt
-
-    recorder.stores[0].add = add_and_raise  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        recorder.pack()
-    recorder.stores[0].add = add  # type: ignore[method-assign]
-    assert recorder.readings_ns().tolist() == [[1, 2], [3, 4]]
+@pytest.mark.parametrize("clock", [toys.ticking_clock, wall_and_process])
+@pytest.mark.parametrize("keep", ["all", 5, "sketch"])
+def test_an_interrupt_while_runs_are_packed_keeps_each_once(
+    monkeypatch: pytest.MonkeyPatch, keep: int | str, clock: Clock
+) -> None:
+    monkeypatch.setattr("fx_instrument.recorder._PACKED_AT_ONCE", 4)
+    rows = [[clock(), clock()] for _ in range(8)]
+    undisturbed = Recorder(2, clock, keep)
+    for row in rows:
+        commit(undisturbed, row)
+    for step in itertools.count():
+        recorder = Recorder(2, clock, keep)
+        for row in rows[:-1]:
+            commit(recorder, row)
+        was_interrupted = interrupt_at(step, recorder.pack)
+        commit(recorder, rows[-1])
+        for channel in range(len(recorder.stores)):
+            found, expected = recorder.readings_ns(channel), undisturbed.readings_ns(channel)
+            assert found.tolist() == expected.tolist(), step
+            if keep == "sketch":
+                arrays = recorder.sketch(channel).arrays()
+                for name, array in undisturbed.sketch(channel).arrays().items():
+                    assert np.array_equal(arrays[name], array), (step, name)
+        assert (recorder.num_seen, recorder.num_lost) == (8, 0)
+        if not was_interrupted:
+            break
+    assert step > 20
 
 
 @pytest.mark.parametrize("keep", ["all", "sketch"])
