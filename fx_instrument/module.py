@@ -296,6 +296,7 @@ class Instrumentation:
     def _fold_frames(self) -> None:
         """Add the runs with frames that wait to the sketches."""
         with self._lock, self.frames.lock:
+            waiting = []
             for channel in range(self._num_clocks):
                 if channel == len(self._sketches):
                     self._sketches.append({})
@@ -310,8 +311,20 @@ class Instrumentation:
                     for name, recording in method_recordings(self.frames, channel).items()
                 ]
                 for key, recording in found:
-                    sketches.setdefault(key, SketchedRecordings(key[0])).add(recording)
-            self.frames.forget_before(self.frames.num_runs)
+                    sketched = sketches.setdefault(key, SketchedRecordings(key[0]))
+                    waiting.append((sketched, sketched.num_runs, recording))
+
+            def finish() -> None:
+                for sketched, num_before, recording in waiting:
+                    if sketched.num_runs == num_before:
+                        sketched.add(recording)
+                self.frames.forget_before(self.frames.num_runs)
+
+            try:
+                finish()
+            except BaseException:  # An interrupt: no run is counted twice.
+                finish()
+                raise
 
     def run(
         self,

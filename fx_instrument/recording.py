@@ -448,14 +448,21 @@ class SketchedRecordings:
 
     def __init__(self, rows: tuple[NodeRow, ...]) -> None:
         self._rows = rows
-        self._inner: list[InnerRow] = []
         self._places: dict[tuple[int, NodeRow], int] = {}
         self._facts: dict[int, list[RowFacts]] = {}
         self._sketch = Sketch(len(rows) + 1)
         self._inputs: tuple[tuple[int, ...], ...] = ()
 
+    @property
+    def num_runs(self) -> int:
+        """How many runs were added."""
+        return int(self._sketch.counts[len(self._rows)])
+
     def add(self, recording: Recording) -> None:
-        """Add the runs of a recording with the same rows, in all of which each row took part."""
+        """Add the runs of a recording with the same rows, in all of which each row took part.
+
+        An interrupt finds them added or not.
+        """
         self._inputs = recording.inputs
         num_rows = len(self._rows)
         num_runs = len(recording.readings_ns)
@@ -465,12 +472,8 @@ class SketchedRecordings:
         calls = [np.ones(num_runs, np.int64)] * (num_rows + 1)
         indices = [*range(num_rows)]
         for item in recording.inner:
-            key = indices[item.parent], item.row
-            if key not in self._places:
-                nothing = np.empty(0, np.int64)
-                self._places[key] = len(self._inner)
-                self._inner.append(InnerRow(item.row, key[0], nothing, nothing))
-            index = num_rows + self._places[key]
+            place = self._places.setdefault((indices[item.parent], item.row), len(self._places))
+            index = num_rows + place
             indices.append(index)
             runs, calls_per_run = np.unique(item.runs, return_counts=True)
             starts = np.searchsorted(item.runs, runs)
@@ -480,17 +483,18 @@ class SketchedRecordings:
         for index, facts in zip(indices, recording.facts, strict=False):
             # The newest tell most.
             self._facts[index] = [facts]
-        self._sketch.grow(num_rows + 1 + len(self._inner))
+        self._sketch.grow(num_rows + 1 + len(self._places))
         self._sketch.add(np.concatenate(columns), np.concatenate(times), np.concatenate(calls))
 
     def recording(self) -> Recording:
         """Return what is known of all runs."""
+        nothing = np.empty(0, np.int64)
         num_readings = 1 + sum(row.is_timed for row in self._rows)
         return Recording(
             self._rows,
             np.empty((0, num_readings), np.int64),
             every_run(0, len(self._rows)),
-            tuple(self._inner),
+            tuple(InnerRow(row, parent, nothing, nothing) for parent, row in self._places),
             _facts_of(self._facts),
             self._sketch.copy(),
             inputs=self._inputs,

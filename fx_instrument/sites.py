@@ -143,19 +143,28 @@ class Times:
         if not self.runs:
             return 0
         num_readings = self._num_readings
-        self._kept_runs.extend(self.runs)
-        for kept, readings in zip(self._kept_ns, self._reader.channels(self.readings), strict=True):
-            steps = [*map(operator.sub, readings[1:], readings)]
-            # From one call to the next.
-            del steps[num_readings - 1 :: num_readings]
-            kept.extend(steps)
-        if self._is_of_root:
-            self._kept_starts.extend(self.readings[::num_readings])
-        else:
-            self._kept_offsets.frombytes(_pack_offsets(self._offsets_ns()).tobytes())
-        added = len(self.runs) * (self._kept_runs.itemsize + 4 + 8 * (num_readings - 1))
-        self.runs.clear()
-        self.readings.clear()
+        every: list[array[Any]] = [self._kept_runs, self._kept_starts, self._kept_offsets]
+        every += self._kept_ns
+        sizes = [*map(len, every)]
+        try:
+            self._kept_runs.extend(self.runs)
+            for kept, readings in zip(
+                self._kept_ns, self._reader.channels(self.readings), strict=True
+            ):
+                steps = [*map(operator.sub, readings[1:], readings)]
+                # From one call to the next.
+                del steps[num_readings - 1 :: num_readings]
+                kept.extend(steps)
+            if self._is_of_root:
+                self._kept_starts.extend(self.readings[::num_readings])
+            else:
+                self._kept_offsets.frombytes(_pack_offsets(self._offsets_ns()).tobytes())
+            added = len(self.runs) * (self._kept_runs.itemsize + 4 + 8 * (num_readings - 1))
+            self.runs, self.readings = [], []
+        except BaseException:  # An interrupt: all calls wait as before.
+            for packed, size in zip(every, sizes, strict=True):
+                del packed[size:]
+            raise
         return added
 
     def _offsets_ns(self) -> Ints:
@@ -169,11 +178,13 @@ class Times:
     def forget_before(self, run: int) -> None:
         """Forget the calls of the runs before ``run``, as far as they are packed."""
         num_calls = bisect_left(self._kept_runs, run)
-        self._num_gone += num_calls
-        del self._kept_runs[:num_calls]
-        del self._kept_starts[:num_calls], self._kept_offsets[:num_calls]
-        for kept in self._kept_ns:
-            del kept[: num_calls * (self._num_readings - 1)]
+        runs, starts = self._kept_runs[num_calls:], self._kept_starts[num_calls:]
+        offsets = self._kept_offsets[num_calls:]
+        kept_ns = [kept[num_calls * (self._num_readings - 1) :] for kept in self._kept_ns]
+        # All in one step, for the sake of interrupts.
+        self._num_gone, self._kept_runs, self._kept_starts, self._kept_offsets, self._kept_ns = (
+            self._num_gone + num_calls, runs, starts, offsets, kept_ns,
+        )  # fmt: skip
 
     @property
     def kept_runs(self) -> Sequence[int]:

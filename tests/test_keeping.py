@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import threading
 import tracemalloc
 import warnings
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import toys
+from interrupts import interrupt_at
 from torch import nn
 
 import fx_instrument
@@ -154,6 +156,32 @@ def test_frames_are_kept_in_every_mode(keep: Any) -> None:
     assert figures["mean"] == np.mean(values)
     assert figures["std"] == pytest.approx(np.std(values, ddof=1))
     assert figures["median"] == pytest.approx(np.median(values), rel=0.01)
+
+
+@pytest.mark.parametrize("keep", ["all", 3, "sketch"])
+def test_an_interrupt_at_any_step_of_a_frame_leaves_whole_runs(
+    monkeypatch: pytest.MonkeyPatch, keep: int | str
+) -> None:
+    monkeypatch.setattr("fx_instrument.frames._MAX_PENDING_READINGS", 25)
+    m = instrument(Loop(), keep=keep, clock=toys.still_clock)
+    m(ONE, 2)
+    for step in itertools.count():
+        m.reset()
+        for _ in range(4):
+            m(ONE, 2)
+        was_interrupted = interrupt_at(step, lambda: m(ONE, 2))
+        m(ONE, 2)
+        report = m.report()
+        num_whole = report.num_seen - int(report.aborted)
+        assert 5 <= num_whole <= report.num_seen <= 6, step
+        assert report.num_runs == (3 if keep == 3 else num_whole), step
+        root = report.rows[0]
+        (part,) = (row for row in root.rows if row.target == "part")
+        assert part.num_calls == 2 * report.num_runs, step
+        assert root.total_ns == part.total_ns == 7 * part.num_calls, step
+        if not was_interrupted:
+            break
+    assert step > 300
 
 
 def test_sketch_and_all_agree_over_many_packings(monkeypatch: pytest.MonkeyPatch) -> None:
