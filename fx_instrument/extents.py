@@ -5,6 +5,7 @@ It knows nothing of graphs, rows and clocks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -30,6 +31,16 @@ class _Extent(NamedTuple):
     start: int
     length: int
     steps: tuple[tuple[int, int], ...]
+
+    @property
+    def is_disjoint(self) -> bool:
+        """Whether no two stretches share a byte."""
+        reach = self.length
+        for step, number in self.steps:
+            if step < reach:
+                return False
+            reach += step * (number - 1)
+        return True
 
     def starts(self) -> npt.NDArray[np.int64]:
         """Return where each begins: shape ``(num_stretches,)``."""
@@ -74,8 +85,8 @@ def _union(extents: set[_Extent]) -> int:
     """Return how many bytes the stretches of one storage cover."""
     if len(extents) == 1:
         (extent,) = extents
-        if not extent.steps:
-            return extent.length
+        if extent.is_disjoint:
+            return extent.length * math.prod(number for _, number in extent.steps)
     starts, stops = [], []
     for extent in extents:
         starts.append(extent.starts())
