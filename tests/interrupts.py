@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import linecache
 import os
 import sys
 import types
@@ -24,6 +25,10 @@ def interrupt_at(step: int, call: Callable[[], Any]) -> bool:
 
     def trace_local(frame: types.FrameType, event: str, argument: Any) -> Any:
         nonlocal remaining
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        if line.lstrip().startswith("with "):
+            # Python looks for no interrupt where it is about to release a lock.
+            return trace_local
         remaining -= 1
         if remaining < 0:
             sys.settrace(None)
