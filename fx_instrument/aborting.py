@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import linecache
 import os
-import re
 from typing import Any
 
 from .recorder import has_committed
 from .recording import name_of_path
 from .sites import CallSite
+from .untimed_code import COMMIT
 from .variants import Variant
 
 __all__ = ["had_ended", "row_that_raised"]
-
-# The line of generated code that hands the readings over.
-_COMMIT = re.compile(r"\s*commit\w*\(")
 
 _OWN_DIRECTORY = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -88,4 +85,4 @@ def had_ended(error: BaseException, variant: Variant) -> bool:
     if not waiting.isdisjoint(map(id, frame.f_locals.values())):
         return True
     code = linecache.getlines(frame.f_code.co_filename, frame.f_globals)
-    return any(map(_COMMIT.match, code[: trace.tb_lineno - 1]))
+    return any(map(COMMIT.match, code[: trace.tb_lineno - 1]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,7 +18,15 @@ from .clock import in_ns
 from .locks import new_lock
 from .sketch import Sketch
 
-__all__ = ["Keep", "KeptRuns", "MemoryGuard", "SketchedRuns", "check_keep", "runs_store"]
+__all__ = [
+    "Keep",
+    "KeptRuns",
+    "MemoryGuard",
+    "SketchedRuns",
+    "check_keep",
+    "finish_if_interrupted",
+    "runs_store",
+]
 
 # "all", "sketch", or how many of the newest runs.
 Keep: TypeAlias = str | int
@@ -40,6 +48,24 @@ def check_keep(keep: object) -> None:
             'keep is "all" for every run, the number of the newest runs to keep, at least 1, or '
             f'"sketch" for statistics in constant memory, got {keep!r}'
         )
+
+
+def finish_if_interrupted(move: Callable[[], None]) -> None:
+    """Call ``move`` and, if an interrupt comes within it, once more before that goes on.
+
+    Args:
+        move: moves runs to where they are kept. It leaves out what it has done before.
+
+    Raises:
+        MemoryError: there is none for the runs; ``move`` is not called again then.
+    """
+    try:
+        move()
+    except MemoryError:
+        raise
+    except BaseException:  # The interrupt, which is raised again.
+        move()
+        raise
 
 
 class MemoryGuard:

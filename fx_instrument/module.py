@@ -51,7 +51,7 @@ from .errors import (
 from .facts import RowFacts
 from .frames import FrameRuns, like
 from .guards import forward_of
-from .keeping import Keep, MemoryGuard
+from .keeping import Keep, MemoryGuard, finish_if_interrupted
 from .last_call import LastCall
 from .locks import new_lock
 from .machine import measured_machines
@@ -314,17 +314,13 @@ class Instrumentation:
                     sketched = sketches.setdefault(key, SketchedRecordings(key[0]))
                     waiting.append((sketched, sketched.num_runs, recording))
 
-            def finish() -> None:
+            def fold() -> None:
                 for sketched, num_before, recording in waiting:
                     if sketched.num_runs == num_before:
                         sketched.add(recording)
                 self.frames.forget_before(self.frames.num_runs)
 
-            try:
-                finish()
-            except BaseException:  # An interrupt: no run is counted twice.
-                finish()
-                raise
+            finish_if_interrupted(fold)
 
     def run(
         self,

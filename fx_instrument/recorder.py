@@ -13,7 +13,14 @@ import torch
 from torch.fx.node import has_side_effect
 
 from .clock import DEFAULT_CLOCK, Clock, ReadingsOf
-from .keeping import Keep, KeptRuns, MemoryGuard, SketchedRuns, runs_store
+from .keeping import (
+    Keep,
+    KeptRuns,
+    MemoryGuard,
+    SketchedRuns,
+    finish_if_interrupted,
+    runs_store,
+)
 from .locks import new_lock
 from .sketch import Sketch
 
@@ -141,7 +148,8 @@ class Recorder(torch.nn.Module):
         num_seen = self.stores[0].num_seen + len(rows)
         packed = self._reader.pack(rows, self._row)
 
-        def finish() -> None:
+        # No run is kept twice or not at all, or by one clock alone.
+        def move() -> None:
             num_bytes = 0
             for store, runs in zip(self.stores, packed, strict=True):
                 if store.num_seen < num_seen:
@@ -150,13 +158,7 @@ class Recorder(torch.nn.Module):
                 del self.pending[: len(rows)]
             self.guard.add(num_bytes)
 
-        try:
-            finish()
-        except MemoryError:
-            raise
-        except BaseException:  # An interrupt: no run is kept twice or not at all, or by one clock.
-            finish()
-            raise
+        finish_if_interrupted(move)
 
     def _tell_of_packing(self) -> None:
         # To set an attribute of a module takes long, even to what it is.

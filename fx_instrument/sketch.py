@@ -39,8 +39,8 @@ _BY_COLUMN = ("counts", "calls", "totals_ns", "mins_ns", "maxs_ns")
 class Sketch:
     """The distribution of the times of each of some columns.
 
-    Sketches can be added: see :meth:`merge`. An interrupt finds what was added in it whole or not
-    at all.
+    Sketches can be added: see :meth:`merge`. An interrupt finds what :meth:`add` and
+    :meth:`add_runs` add in it whole or not at all.
 
     Args:
         num_columns: how many columns there are; see also :meth:`grow`.

@@ -30,6 +30,7 @@ from .function_modes import all_modes, without_dispatch_modes
 from .guards import Facts, ambient_state, forward_of, runs_class_forward
 from .locks import TRACE_LOCK
 from .places import PLACE, users_place
+from .preserving import storage_of
 from .reads import ModelReads
 from .recording_watcher import RecordingWatcher, containers_in
 from .snapshot import Snapshot, copy_of, is_same
@@ -922,8 +923,6 @@ def _tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def _storage_of(tensor: torch.Tensor) -> int:
-    try:
-        identity: int = tensor.untyped_storage()._cdata
-    except (NotImplementedError, RuntimeError):
-        return 0  # It has none: any other of the kind may share its memory.
-    return identity
+    storage = storage_of(tensor)
+    # Of those that have none any may share the memory of another.
+    return 0 if storage is None else storage._cdata

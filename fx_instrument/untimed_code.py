@@ -13,13 +13,15 @@ from torch import fx
 from .codegen import TimedCodeGen, is_inserted
 from .insertion import UNTIMED_OPS, recorder_name
 
-__all__ = ["lines_of_nodes", "untimed_code"]
+__all__ = ["COMMIT", "READING", "lines_of_nodes", "untimed_code"]
 
 # What a statement sets: the variable of its node, or those whose values end there. A keyword
 # argument looks alike, but does not begin a statement.
 _SET = re.compile(r"(?:^\s*|;  )(\w+)(?: : [^=;]+)? = ")
 
-_READING = re.compile(r"\s*(\w+)\[\d+\] = clock\w*\(\)")
+# Lines of :class:`TimedCodeGen`: one that reads the clock, and that which hands the readings over.
+READING = re.compile(r"\s*(\w+)\[\d+\] = clock\w*\(\)")
+COMMIT = re.compile(r"\s*commit\w*\(")
 
 
 def untimed_code(graph_module: fx.GraphModule) -> str:
@@ -34,7 +36,7 @@ def untimed_code(graph_module: fx.GraphModule) -> str:
 
 def _without_readings(lines: Collection[str], recorder: str) -> list[str]:
     """Return ``lines`` without those that :class:`TimedCodeGen` writes for inserted nodes."""
-    reading = next(filter(None, map(_READING.match, lines)), None)
+    reading = next(filter(None, map(READING.match, lines)), None)
     if reading is None:
         return [*lines]
     readings = reading[1]

@@ -6,7 +6,6 @@ import copy
 import functools
 import inspect
 import linecache
-import re
 import types
 import weakref
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
@@ -44,7 +43,7 @@ from .recording import ClosedFrame, NodeRow
 from .soundness import recording_reason
 from .tape import Recorded
 from .tracer import Openness
-from .untimed_code import lines_of_nodes, untimed_code
+from .untimed_code import READING, lines_of_nodes, untimed_code
 
 __all__ = ["Graphs", "Variant"]
 
@@ -61,9 +60,6 @@ _MAX_USELESS = 8
 
 # Runs after which it is known which rows are cheap.
 _NUM_PILOT_RUNS = 16
-
-# A line of generated code that reads the clock.
-_READING = re.compile(r"\s*(\w+)\[\d+\] = clock\w*\(\)")
 
 # How reasons begin that tell of a change of what outlives the call.
 _CHANGES = ("it sets its attribute", "it changes ")
@@ -234,7 +230,7 @@ class Variant:
         if frame is None:
             return []
         lines = linecache.getlines(code.co_filename, frame.f_globals)[: line - 1]
-        found = [match for match in map(_READING.match, lines) if match]
+        found = [match for match in map(READING.match, lines) if match]
         readings = frame.f_locals.get(found[0][1]) if found else None
         return readings[: len(found)] if isinstance(readings, list) else []
 
