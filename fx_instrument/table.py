@@ -76,10 +76,10 @@ def text_of_columns(
             preserve_whitespace=True,
         )
 
-    rows = [*zip(*columns, strict=True)]
+    num_rows = len(columns[0]) if columns else 0
     # How wide other characters are is for tabulate to know.
-    if len(rows) < MANY or tablefmt != "simple" or not all(map(_is_plain, columns)):
-        return tabulated(rows)
+    if num_rows < MANY or tablefmt != "simple" or not all(map(_is_plain, columns)):
+        return tabulated([*zip(*columns, strict=True)])
     longest = [max(column, key=len) for column in columns]
     head, rule, _ = tabulated([longest]).split("\n")
     widths = map(len, rule.split("  "))
