@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -122,16 +122,16 @@ def _all_runs_ns(measured: Rows) -> float:
 def _sections_of_graphs(measured: Rows) -> list[CodeSection]:
     """Return the code of each graph that has run, a line's time with what frames below it took."""
     parts = measured.with_runs
-    rows: dict[tuple[bool, str, str], Group] = {}
+    groups: dict[Hashable, Group] = {}
     for place, part in enumerate(parts):
         for row in part.rows:
-            key = row.is_of_root, row.module, row.name
-            if key not in rows:
-                rows[key] = Group(parts, [[] for _ in parts])
-            rows[key].rows[place].append(row)
+            # A graph of the root has each of its rows once; one in a frame may run at many places.
+            key = row.index if row.is_of_root else (row.module, row.name)
+            group = groups.setdefault(key, Group(parts, [[] for _ in parts]))
+            group.rows[place].append(row)
     all_ns = _all_runs_ns(measured)
     return [
-        CodeSection(_title_of(variant), _lines_of_graph(variant, rows, all_ns))
+        CodeSection(_title_of(variant), _lines_of_graph(variant, groups, all_ns))
         for variant in measured.variants
         if variant.code and variant.num_runs
     ]
@@ -144,14 +144,15 @@ def _title_of(variant: VariantInfo) -> str:
 
 
 def _lines_of_graph(
-    variant: VariantInfo, rows: Mapping[tuple[bool, str, str], Group], all_ns: float
+    variant: VariantInfo, groups: Mapping[Hashable, Group], all_ns: float
 ) -> list[AnnotatedLine]:
     file = f"<graph of {variant.module or 'the model'}>"
-    found = {
-        number: rows[(not variant.module, module, name)]
-        for name, module, number in variant.lines
-        if (not variant.module, module, name) in rows
-    }
+    keys: Iterable[Hashable] = variant.places
+    if variant.module:
+        keys = ((module, name) for name, module, _ in variant.lines)
+    # There are no places of a graph of which no run is kept.
+    numbers = {key: number for key, (_, _, number) in zip(keys, variant.lines, strict=False)}
+    found = {numbers[key]: groups[key] for key in numbers.keys() & groups.keys()}
     lines = []
     for number, text in enumerate(variant.code.split("\n"), 1):
         group = found.get(number)

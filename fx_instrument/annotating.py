@@ -8,11 +8,8 @@ was counted up to then.
 from __future__ import annotations
 
 import inspect
-import sys
 import types
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from torch import fx, nn
@@ -23,7 +20,7 @@ from .codegen import is_inserted
 from .counting import OperationCounter, ValueFacts, facts_of_value, parameters_in, tensors_of
 from .facts import RowFacts, sum_of_facts
 from .frame_calls import TorchCalls
-from .frames import Frame, FrameRuns, GraphFrame, Run, place_of_call
+from .frames import Frame, FrameRuns, GraphFrame, Run
 from .insertion import is_row
 from .marks import CURRENT, is_compiled
 from .plans import Member
@@ -256,14 +253,25 @@ class AnnotatingRuns(FrameRuns):
             for index, frame in graph.frames.items():
                 below = path_of_node(path, variant, variant.nodes[index])
                 self._add_site(noted, frame, below, spans, run)
-            targets = Counter(node.target for node in variant.nodes if variant.closed)
             for node, node_spans in run.nodes.get(graph, {}).items():
-                facts = noted[path_of_node(path, variant, node)] = self._facts_of(node_spans)
-                if node.op == "call_module" and targets[node.target] == 1:
-                    member = self.member(_at(variant.graph_module, str(node.target)))
-                    if member is not None:
-                        # As the call that the graph was recorded of came to the module.
-                        noted.setdefault((*path, member.path), facts)
+                noted[path_of_node(path, variant, node)] = self._facts_of(node_spans)
+            if variant.closed:
+                self._add_recorded(noted, site, path, variant)
+
+    def _add_recorded(
+        self, noted: dict[Path, RowFacts], site: CallSite, path: Path, variant: Variant
+    ) -> None:
+        """Add the facts of modules as the call that a graph was recorded of came to them."""
+        keys: dict[Any, list[RowFacts]] = {}
+        for node, standing in zip(variant.nodes, variant.facts, strict=True):
+            facts = noted.get(path_of_node(path, variant, node))
+            if node.op == "call_module" and facts is not None:
+                member = self.member(_at(variant.graph_module, str(node.target)))
+                if member is not None:
+                    keys.setdefault(_key_of(site, member.path, standing), []).append(facts)
+        for key, several in keys.items():
+            if key is not None and len(several) == 1:
+                noted.setdefault((*path, key), several[0])
 
     def _facts_of(
         self, spans: Iterable[_Span], parameters: tuple[nn.Parameter, ...] | None = None
@@ -296,6 +304,19 @@ class AnnotatingRuns(FrameRuns):
             live_bytes=None if holds_more else last.live_bytes,
             peak_bytes=None if holds_more else max(peaks, default=last.live_bytes),
         )
+
+
+def _key_of(site: CallSite, path: str, standing: RowFacts) -> Any:
+    """Return under which key ``site`` has the call of the module at ``path``; None if it has none.
+
+    Args:
+        site: the place of a frame.
+        path: of a module that its statements call.
+        standing: in which line; of several calls on other lines the first is told.
+    """
+    found = [key for key in site.inner if key[0] == path]
+    there = [key for key in found if site.inner[key].facts.place == standing.place]
+    return next(iter(there or found), None)
 
 
 class _AnnotatingRun(Run):
@@ -332,14 +353,6 @@ class _AnnotatingRun(Run):
         output = super().call(frame, module, self.as_part(module, run_module), args, kwargs)
         self.note_last(output)
         return output
-
-    def _place_of(self, frame: Frame, module: nn.Module) -> tuple[Member | None, CallSite]:
-        member, site = super()._place_of(frame, module)
-        file, line = place_of_call(sys._getframe(1))
-        if (file, line) != (site.facts.file, site.facts.line):
-            # Statements of several lines call it: there is no one line that the row stands in.
-            site.facts = replace(site.facts, line=None)
-        return member, site
 
     def call_in_recording(
         self,
@@ -548,7 +561,8 @@ class _AnnotatingRun(Run):
                 parameters = tuple(called.parameters())
                 member = self.runs.member(called)
                 if node.target in variant.closed and member is not None:
-                    graph_site.frames[index] = site.inner[member.path]
+                    key = _key_of(site, member.path, variant.facts[index])
+                    graph_site.frames[index] = site.inner[key]
             elif node.op == "get_attr":
                 held = _at(model, str(node.target))
                 value, parameters = facts_of_value(held), tuple(parameters_in(held))

@@ -58,11 +58,14 @@ class TimedCodeGen(CodeGen):
         is_timed = len(commits) == 1
         own = [node for node in every if not (is_timed and is_inserted(node))]
         if is_timed:
+            # What the graph names comes first, so that no global takes one of its names: the
+            # parameters, then the variables, by whose names their lines are found.
             for node in own:
                 if node.op == "placeholder":
-                    # The parameters come first, so that no global takes one of their names.
                     namespace.create_name(node.name, node)
                     namespace.create_name(str(node.target).lstrip("*"), None)
+            for node in own:
+                namespace.create_name(node.name, node)
             clock = commits[0].args[1][0].target
             self._names = [
                 (namespace.create_name(hint, target), target)

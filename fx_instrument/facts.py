@@ -24,9 +24,8 @@ class RowFacts:
         class_name: the class of the module that is called or, for other rows, in whose forward the
             row stands, with its module, as in ``torch.nn.modules.linear.Linear``.
         file: the source file of the call, of the user's code and not of torch's.
-        line: the line there, where the instruction starts that makes the call. In a frame all calls
-            of one module are one row: the line is that of the first, and not known once
-            ``annotate()`` has seen that several lines call it.
+        line: the line there, where the instruction starts that makes the call. In a frame the calls
+            of one module that one line makes are one row.
         shapes: of the tensors in what it gives, in the order in which they are found there.
         dtypes: of the same, as in ``float32``.
         devices: of the same, as in ``cpu``.

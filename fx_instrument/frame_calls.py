@@ -16,7 +16,7 @@ from .marks import CURRENT
 from .recording import NodeRow
 from .soundness import Origin, file_of, origin_of
 
-__all__ = ["TorchCalls", "passed_files"]
+__all__ = ["TorchCalls", "passed_files", "statement_around"]
 
 
 class TorchCalls(TorchFunctionMode):
@@ -46,14 +46,11 @@ class TorchCalls(TorchFunctionMode):
         ):
             return func(*args, **(kwargs or {}))
         run = frame.run
-        caller = sys._getframe(1)
         if around is None:
             around, path = frame.site, frame.path
         else:
             path = around.row.target
-        passed = around.passed
-        while passed[caller.f_code.co_filename] and caller.f_back is not None:
-            caller = caller.f_back
+        caller = statement_around(sys._getframe(1), around.passed)
         key = func, caller.f_code.co_filename, caller.f_lineno
         # What raises is named after the variable ``site`` of the functions that it went through.
         site = around.inner.get(key)
@@ -70,6 +67,13 @@ class TorchCalls(TorchFunctionMode):
             CURRENT.frame = frame
         run.events.append((site.times, (start, end)))
         return output
+
+
+def statement_around(frame: types.FrameType, passed: Mapping[str, bool]) -> types.FrameType:
+    """Return the innermost of ``frame`` and its callers whose file is none of ``passed``."""
+    while passed[frame.f_code.co_filename] and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
 
 
 _GETTER = type(cast(Any, torch.Tensor.shape).__get__)
@@ -106,7 +110,8 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 _PASSED_FILES = frozenset(
     os.path.join(_TORCH, *name.split("/"))
     for name in (
-        "overrides.py", "_tensor.py", "functional.py", "nn/functional.py", "_jit_internal.py"
+        "overrides.py", "_tensor.py", "functional.py", "nn/functional.py", "_jit_internal.py",
+        "nn/modules/module.py",
     )
 )  # fmt: skip
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 import types
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, count
 from typing import Any
 
 from torch import fx, nn
@@ -21,7 +21,7 @@ from .arguments import name_of_class
 from .clock import ReadingsOf
 from .closing import closed_frame, names_of_method
 from .facts import RowFacts
-from .frame_calls import TorchCalls
+from .frame_calls import TorchCalls, statement_around
 from .function_modes import all_modes, push_mode, put_in, take_out
 from .guards import runs_class_forward, runs_hooks
 from .keeping import MemoryGuard
@@ -405,6 +405,8 @@ class FrameRuns:
         with self.lock:
             if key not in inner:
                 file, line = place_of_call(sys._getframe(1))
+                if module is not None:
+                    row = row._replace(name=_new_name(row.name, inner.values()))
                 inner[key] = CallSite(row, self._new_times(), RowFacts(class_name, file, line))
                 if module is not None:
                     inner[key].look_at(module)
@@ -520,13 +522,15 @@ class Run:
     def _place_of(self, frame: Frame, module: nn.Module) -> tuple[Member | None, CallSite]:
         """Return what is known of ``module``, and where ``frame`` calls it."""
         member = self.runs.member(module)
-        key = type(module) if member is None else member.path
+        called: type | str = type(module) if member is None else member.path
+        caller = statement_around(sys._getframe(2), frame.site.passed)
+        key = called, caller.f_code.co_filename, caller.f_lineno
         site = frame.site.inner.get(key)
         if site is None:
-            if isinstance(key, str):
-                name, target = name_of_path(key), key
+            if isinstance(called, str):
+                name, target = name_of_path(called), called
             else:
-                name, target = key.__name__, f"{key.__module__}.{key.__qualname__}"
+                name, target = called.__name__, f"{called.__module__}.{called.__qualname__}"
             row = NodeRow(name, "call_module", target, frame.path, True)
             class_name = name_of_class(type(module))
             site = self.runs.new_call_site(frame.site.inner, key, row, class_name, module)
@@ -806,6 +810,13 @@ def place_of_call(frame: types.FrameType) -> tuple[str | None, int | None]:
     """Return the file and the line of the user's statement that ``frame`` was called from."""
     place = users_place(frame, _ENDS)
     return (place.code.co_filename, line_at(place)) if place else (None, None)
+
+
+def _new_name(name: str, sites: Iterable[CallSite]) -> str:
+    """Return ``name``, numbered as ``torch.fx`` does if one of ``sites`` has it already."""
+    names = {site.row.name for site in sites}
+    numbered = (f"{name}_{number}" for number in count(1))
+    return name if name not in names else next(each for each in numbered if each not in names)
 
 
 def _has_odd(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

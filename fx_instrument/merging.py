@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .errors import MergeError
-from .recording import NodeRow, Part, Recording, VariantInfo, merge
+from .recording import NodeRow, Part, Recording, VariantInfo, merge, merge_and_place
 from .rows import Rows
 
 __all__ = ["merged_recording"]
@@ -26,7 +26,7 @@ def merged_recording(recordings: Sequence[Recording]) -> Recording:
     """
     _check(recordings)
     parts = [recording if recording.parts else _as_part(recording) for recording in recordings]
-    merged = merge(parts, is_in_turn=True)
+    merged, places = merge_and_place(parts, is_in_turn=True)
     seconds = [recording.second for recording in recordings if recording.second is not None]
     names = dict.fromkeys(name for recording in recordings for name in recording.methods)
     methods = {
@@ -44,7 +44,13 @@ def merged_recording(recordings: Sequence[Recording]) -> Recording:
         resolution_ns=max((r.resolution_ns for r in recordings), key=_nan_first),
         environment=_environment([r.environment for r in recordings]),
         closed=_all_of(r.closed for r in recordings),
-        variants=_variants([variant for r in recordings for variant in r.variants]),
+        variants=_variants(
+            [
+                variant._replace(places=tuple(columns[place] for place in variant.places))
+                for recording, columns in zip(recordings, places, strict=True)
+                for variant in recording.variants
+            ]
+        ),
         methods=methods,
         second=merge(seconds, is_in_turn=True) if seconds else None,
     )

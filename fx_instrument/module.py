@@ -18,7 +18,7 @@ import platform
 import types
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
@@ -66,7 +66,7 @@ from .recording import (
     SketchedRecordings,
     VariantInfo,
     every_run,
-    merge,
+    merge_and_place,
     sketch_of_graph,
 )
 from .report import NO_RUNS, Report
@@ -85,6 +85,9 @@ from .tree import (
     row_below,
 )
 from .variants import Graphs, Variant
+
+# For each graph of the root, its rows, and the index that each of them has in a recording.
+_Places = Sequence[tuple[tuple[NodeRow, ...], Sequence[int]]]
 
 __all__ = [
     "Instrumentation",
@@ -400,8 +403,8 @@ class Instrumentation:
         with self._lock:
             if is_sketch:
                 self._fold_frames()
-            channels = [self._recording_by(channel) for channel in range(self._num_clocks)]
-            recording = channels[0]
+            placed = [self._recording_by(channel) for channel in range(self._num_clocks)]
+            recording, places = placed[0]
             num_recorded = self._num_recorded()
             clock = self.options.clock
             methods = self._method_recordings()
@@ -413,8 +416,8 @@ class Instrumentation:
                 resolution_ns=clock_resolution_ns(clock),
                 environment=self._environment(),
                 closed=self._closed(),
-                variants=self._variants(),
-                second=channels[1] if len(channels) > 1 else None,
+                variants=self._variants(places),
+                second=placed[1][0] if len(placed) > 1 else None,
             )
             for name, runs in methods.items():
                 methods[name] = replace(
@@ -461,8 +464,8 @@ class Instrumentation:
                 found[variant] = variant.recorder
         return found
 
-    def _recording_by(self, channel: int) -> Recording:
-        """Return the runs of the forward by one of the clocks."""
+    def _recording_by(self, channel: int) -> tuple[Recording, _Places]:
+        """Return the runs of the forward by one of the clocks, and where each graph's rows are."""
         recordings = [
             self._plain_recording(variant, channel)
             for variant, recorder in self._recorders().items()
@@ -476,10 +479,11 @@ class Instrumentation:
         else:
             found = recordings_of(self.frames, channel)
             recordings += [recording for recording in found if recording.num_runs]
-        recording = merge(recordings or [self._empty_recording()])
+        recordings = recordings or [self._empty_recording()]
+        recording, places = merge_and_place(recordings)
         if isinstance(self.options.keep, int):
             recording = recording.from_run(max(recording.num_runs - self.options.keep, 0))
-        return recording
+        return recording, [(each.rows, at) for each, at in zip(recordings, places, strict=True)]
 
     def _method_recordings(self) -> dict[str, Recording]:
         if self.options.keep == "sketch":
@@ -550,7 +554,8 @@ class Instrumentation:
                 found.setdefault((closed.module, closed.reason), closed)
         return tuple(found[key] for key in sorted(found))
 
-    def _variants(self) -> tuple[VariantInfo, ...]:
+    def _variants(self, places: _Places) -> tuple[VariantInfo, ...]:
+        """Return what there is to tell of each graph; the root's have their rows at ``places``."""
         counts = count_calls(self.frames)
         for variant in self.graphs.variants:
             if variant.recorder is not None:
@@ -562,13 +567,12 @@ class Instrumentation:
             guards = differences(graphs.variants)
             for variant, guard in zip(graphs.variants, guards, strict=True):
                 rows = variant.rows
+                columns: Sequence[int] = ()
                 if graphs.path:
                     rows = tuple(row_below(graphs.path, row, first_paths) for row in rows)
-                lines = tuple(
-                    (row.name, row.module, line)
-                    for row, line in zip(rows, variant.lines, strict=True)
-                    if line
-                )
+                else:
+                    columns = next((at for known, at in places if known == rows), ())
+                lines = [(at, line) for at, line in enumerate(variant.lines) if line]
                 found.append(
                     VariantInfo(
                         graphs.path,
@@ -576,7 +580,8 @@ class Instrumentation:
                         len(variant.nodes),
                         counts[variant],
                         variant.code,
-                        lines,
+                        tuple((rows[at].name, rows[at].module, line) for at, line in lines),
+                        tuple(columns[at] for at, _ in lines) if columns else (),
                     )
                 )
         return tuple(found)

@@ -146,6 +146,8 @@ class VariantInfo(NamedTuple):
         code: its generated code, without the readings of the clock.
         lines: the name and the module of each row that stands in the code, and its line there,
             from 1.
+        places: of a graph of the root, of which runs are kept, the index of each of these rows in
+            ``Recording.rows``; empty for others.
     """
 
     module: str
@@ -154,6 +156,7 @@ class VariantInfo(NamedTuple):
     num_runs: int
     code: str = ""
     lines: tuple[tuple[str, str, int], ...] = ()
+    places: tuple[int, ...] = ()
 
 
 class Part(NamedTuple):
@@ -356,8 +359,15 @@ def merge(recordings: Sequence[Recording], *, is_in_turn: bool = False) -> Recor
         is_in_turn: the runs of each follow those of the one before, as where their clocks have
             nothing to do with each other. Runs are ordered by their first reading otherwise.
     """
+    return merge_and_place(recordings, is_in_turn=is_in_turn)[0]
+
+
+def merge_and_place(
+    recordings: Sequence[Recording], *, is_in_turn: bool = False
+) -> tuple[Recording, Sequence[Sequence[int]]]:
+    """Join recordings as :func:`merge` does; return where the rows of each are in it, too."""
     if len(recordings) == 1:
-        return recordings[0]
+        return recordings[0], [range(len(recordings[0].rows))]
     rows: list[NodeRow] = []
     places: list[list[int]] = []
     for recording in recordings:
@@ -405,12 +415,12 @@ def merge(recordings: Sequence[Recording], *, is_in_turn: bool = False) -> Recor
     ]
     merged = replace(merged, parts=tuple(parts))
     if recordings[0].sketch is None:
-        return merged
+        return merged, places
     sketch = Sketch(len(rows) + 1 + len(merged.inner))
     for recording, columns, below in zip(recordings, places, columns_of_inner, strict=True):
         assert recording.sketch is not None
         sketch.merge(recording.sketch, np.array([*columns, len(rows), *(i + 1 for i in below)]))
-    return replace(merged, sketch=sketch)
+    return replace(merged, sketch=sketch), places
 
 
 def _joined_inputs(

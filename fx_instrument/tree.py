@@ -224,12 +224,7 @@ class _InnerRows:
 
 
 def _facts_at(path: Path, standing: RowFacts, noted: Mapping[Path, RowFacts]) -> RowFacts:
-    if path not in noted:
-        return standing
-    found = noted[path]
-    if found.class_name is not None and found.line != standing.line:
-        standing = replace(standing, line=None)
-    return found.standing_at(standing)
+    return noted[path].standing_at(standing) if path in noted else standing
 
 
 def row_below(path: str, row: NodeRow, first_paths: Mapping[str, str]) -> NodeRow:
