@@ -80,7 +80,8 @@ NO_FACTS = RowFacts()
 def facts_in_common(several: Sequence[RowFacts]) -> RowFacts:
     """Return what is the same in all of ``several``; None for the rest.
 
-    A row that has runs of several graphs has the facts of each.
+    A row that has runs of several graphs has the facts of each. Its parameters are known where any
+    of them was seen to run.
 
     Args:
         several: at least one.
@@ -92,6 +93,9 @@ def facts_in_common(several: Sequence[RowFacts]) -> RowFacts:
         field.name: _one_of([getattr(facts, field.name) for facts in several])
         for field in fields(RowFacts)
     }
+    for name in ("num_params", "param_bytes"):
+        known = {getattr(facts, name) for facts in several} - {None}
+        in_common[name] = known.pop() if len(known) == 1 else None
     # At least so many in one of them are at least so many in all.
     in_common["has_all_flops"] = all(facts.has_all_flops for facts in several)
     return RowFacts(**in_common)

@@ -1147,7 +1147,8 @@ def annotate(module: nn.Module, *args: Any, **kwargs: Any) -> None:
     The module runs once more, on these arguments, through the graph or frames that a call would
     take, in the modes that it and torch are in. The run is not recorded. What it changes in the
     module and in the arguments is put back, and so are random states. Reports that are made later
-    show the facts, also after :func:`reset`.
+    show the facts, also after :func:`reset`. A row that several graphs have in common is known once
+    a call of each was annotated.
 
     Args:
         module: what :func:`instrument` gave.

@@ -203,8 +203,8 @@ class _InnerRows:
     def recording(self, rows: tuple[NodeRow, ...], readings_ns: Ints) -> Recording:
         """Return the recording of runs of ``rows``, with all that was added below them."""
         has_run = every_run(len(readings_ns), len(rows))
-        facts = (*self._root_facts, *map(self._facts_of_row, self._calls, self._facts))
-        return Recording(rows, readings_ns, has_run, self._finish(), facts)
+        inner, facts = self._finish(len(rows))
+        return Recording(rows, readings_ns, has_run, inner, (*self._root_facts, *facts))
 
     @staticmethod
     def _facts_of_row(calls: Sequence[InnerRow], facts: Sequence[RowFacts]) -> RowFacts:
@@ -215,12 +215,24 @@ class _InnerRows:
         of_calls = [each for item, each in zip(calls, facts, strict=True) if len(item.runs)]
         return facts_in_common(of_calls or facts)
 
-    def _finish(self) -> tuple[InnerRow, ...]:
-        """Return the rows, a parent always before what is below it."""
-        return tuple(
-            joined_calls(row, parent, calls)
-            for (parent, row), calls in zip(self._places, self._calls, strict=True)
-        )
+    def _finish(self, num_root_rows: int) -> tuple[tuple[InnerRow, ...], list[RowFacts]]:
+        """Return the rows and their facts, a parent always before what is below it.
+
+        Of a call that became a run of a graph no row is left.
+        """
+        has_calls = [any(len(item.runs) for item in calls) for calls in self._calls]
+        parents = [parent - num_root_rows for parent, _ in self._places]
+        for place in reversed(range(len(parents))):
+            if has_calls[place] and parents[place] >= 0:
+                has_calls[parents[place]] = True
+        places = {index: index for index in range(num_root_rows)}
+        rows, facts = [], []
+        for place, (parent, row) in enumerate(self._places):
+            if has_calls[place]:
+                places[num_root_rows + place] = num_root_rows + len(rows)
+                rows.append(joined_calls(row, places[parent], self._calls[place]))
+                facts.append(self._facts_of_row(self._calls[place], self._facts[place]))
+        return tuple(rows), facts
 
 
 def _facts_at(path: Path, standing: RowFacts, noted: Mapping[Path, RowFacts]) -> RowFacts:

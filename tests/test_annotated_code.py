@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import linecache
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import closed_toys
@@ -88,6 +88,59 @@ def test_a_keyword_argument_is_not_taken_for_a_node_of_its_name() -> None:
     assert of_node["dim"].endswith("dim = add.dim()")
     assert "2" in of_node["dim"].split()[:3]
     assert "2" in of_node["cat"].split()[:3]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("t", "t_1", "clock", "commit", "recorder", "new_readings"),
+        ("torch", "self", "root", "part", "spend", "toys_spend"),
+        ("clock_1", "clock", "t_2", "t", "new_readings_1", "commit_1"),
+    ],
+)
+def test_times_stand_beside_their_lines_whatever_a_node_is_called(names: Sequence[str]) -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for place, name in enumerate(names):
+                self.add_module(name, toys.Spender(10**place))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for name in names:
+                x = getattr(self, name)(x)
+            return x.t().t()
+
+    model = Named()
+    m = instrument(model, clock=toys.still_clock, leaf=[toys.Spender])
+    m(torch.ones(1, 1))
+    times = {line.text: line.mean_ns for line in annotated_lines(m.report())}
+    for place, name in enumerate(names):
+        (text,) = (text for text in times if f"modules[{name!r}](" in text)
+        assert times[text] == 10**place
+    assert [time for text, time in times.items() if ".t()" in text] == [0, 0]
+
+
+def test_rows_of_one_name_stand_beside_the_lines_of_their_own_graph() -> None:
+    class Turns(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = toys.Spender(1_000)
+            self.second = toys.Spender(10)
+            self.third = toys.Spender(10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.sum() > 0:
+                x = self.first(x)
+            return self.first(self.third(self.second(x)))
+
+    for keep in ("all", 50, "sketch"):
+        m = instrument(Turns(), clock=toys.still_clock, leaf=[toys.Spender], keep=keep)
+        for sign in (1, -1, -1, -1):
+            m(ONE * sign)
+        for report in (m.report(), fx_instrument.merge([m.report(), m.report()])):
+            num_reports = max(len(report.recording.parts), 1)
+            calls = [line.num_calls for line in annotated_lines(report) if "'first'" in line.text]
+            assert sorted(calls) == [num_reports, num_reports, 3 * num_reports]
 
 
 def test_lines_are_given_as_data() -> None:

@@ -494,13 +494,16 @@ def test_two_calls_of_a_module_in_a_graph_are_two_rows() -> None:
     assert facts["part_1"].line == line_of(CallsTwice.forward, "return self.part(y[:2])")
 
 
-def test_two_calls_of_a_module_in_a_frame_are_one_row_whose_line_is_not_known() -> None:
-    facts = facts_of(CallsTwice(is_closed=True), X)["part"]
-    assert facts.flops == 90 + 36
-    assert facts.bytes_read == 4 * (15 + 9 + 3) + 4 * (6 + 9 + 3)
-    assert facts.shapes == ((2, 3),)
-    assert facts.file == __file__
-    assert facts.line is None
+def test_calls_of_a_module_on_two_lines_of_a_frame_are_two_rows() -> None:
+    facts = facts_of(CallsTwice(is_closed=True), X)
+    assert [facts[name].flops for name in ("part", "part_1")] == [90, 36]
+    assert [facts[name].bytes_read for name in ("part", "part_1")] == [
+        4 * (15 + 9 + 3),
+        4 * (6 + 9 + 3),
+    ]
+    assert [facts[name].shapes for name in ("part", "part_1")] == [((5, 3),), ((2, 3),)]
+    assert facts["part"].line == line_of(CallsTwice.forward, "y = self.part(x)")
+    assert facts["part_1"].line == line_of(CallsTwice.forward, "return self.part(y[:2])")
 
 
 def test_loop_in_a_frame_is_one_row_with_the_sum_of_its_calls() -> None:
@@ -591,6 +594,12 @@ def test_row_with_runs_of_a_graph_of_which_nothing_was_gathered_is_unknown() -> 
     m.annotate(X)
     rows = {row.name: row.facts for row in m.report().rows}
     assert rows["norm"].flops is rows["norm"].bytes_read is rows["linear"].flops is None
+    # It has the same parameters in any graph.
+    assert rows["norm"].num_params == 6
+    m.train()
+    m.annotate(X)
+    rows = {row.name: row.facts for row in m.report().rows}
+    assert rows["linear"].flops == 2 * 5 * 3 * 3
 
 
 def test_rows_of_a_graph_within_a_frame_have_facts_in_the_mode_of_the_call() -> None:
