@@ -15,6 +15,7 @@ from typing import Any, TextIO
 import numpy as np
 import numpy.typing as npt
 
+from .fact_columns import module_of
 from .rows import Row, Rows
 from .stacks import Label
 from .timeline import Slices, Timeline
@@ -265,7 +266,7 @@ def _args_of(row: Row) -> dict[str, Any]:
     args: dict[str, Any] = {
         "op": row.op,
         "target": row.target,
-        "module": row.module,
+        "module": module_of(row),
         "class": facts.class_name,
         "shapes": _joined("x".join(map(str, shape)) or "scalar" for shape in facts.shapes or ()),
         "dtypes": _joined(facts.dtypes or ()),

@@ -36,6 +36,7 @@ from .command_line import (
     write_file,
 )
 from .comparing import COMPARED_COLUMNS, COMPARED_SORTABLE
+from .errors import NotComparableError
 from .head import head_of
 from .rows import Rows
 from .table import counted
@@ -132,7 +133,7 @@ COMPARE_DETAILS = """\
 What is slower or faster is told by Welch's test on the means of batches of
 runs, in pairs where the runs of both took turns, corrected for the number of
 rows. Where there are too few runs, or only a sketch of them, it is not known,
-and --fail-above fails with status 1 if the limit would be broken.
+and --fail-above fails if what was measured is over the limit.
 
 examples:
   fx-instrument net.py:Net --input 2,3 --save before.json
@@ -142,7 +143,7 @@ examples:
 
 exit status:
   0 all went well, 1 a file could not be read, compared or written,
-  2 wrong usage, 3 slower than --fail-above allows
+  2 wrong usage, 3 slower than --fail-above allows, or not known to be within
 """
 
 
@@ -211,13 +212,11 @@ def run_compare(argv: Sequence[str], args: argparse.Namespace) -> int:
         if args.json is not None:
             write_file(args.json, comparison.to_json)
         text = _text_of_comparison(comparison, args)
-        slower = [] if args.fail_above is None else _slower(comparison, args.fail_above, args.rows)
-    if slower:
-        rest = len(slower) - _MAX_NAMED
-        named = [*slower[:_MAX_NAMED], *([f"{rest} more"] if rest > 0 else [])]
-        text += f"\n\nslower by more than {100 * args.fail_above:g} %: {', '.join(named)}"
-    give_text(f"{text}\n", args.output)
-    return OVER_LIMIT if slower else 0
+        verdict = ""
+        if args.fail_above is not None:
+            verdict = _over_limit(comparison, args.fail_above, args.rows)
+    give_text("\n\n".join(filter(None, [text, verdict])) + "\n", args.output)
+    return OVER_LIMIT if verdict else 0
 
 
 def _compared_column(text: str) -> str:
@@ -241,16 +240,29 @@ def _text_of_comparison(comparison: Comparison, args: argparse.Namespace) -> str
     return "\n\n".join(texts)
 
 
-def _slower(comparison: Comparison, fraction: float, has_rows: bool) -> list[str]:
-    """Return the names of what is slower by more than ``fraction``."""
-    names = []
-    if comparison.is_slower_by(fraction):
-        names.append("total")
+def _over_limit(comparison: Comparison, fraction: float, has_rows: bool) -> str:
+    """Return in words what is slower by more than ``fraction``, or may be; empty for nothing."""
+    compared: list[tuple[str, Comparison | RowComparison]] = [("total", comparison)]
     if has_rows:
-        compared = [comparison, *comparison.methods.values()]
-        rows = [row for each in compared for row in each.rows if _has_times(row)]
-        names += [row.name for row in rows if row.is_slower_by(fraction)]
-    return names
+        every = [comparison, *comparison.methods.values()]
+        compared += [(row.name, row) for each in every for row in each.rows if _has_times(row)]
+    slower, unknown, reason = [], [], ""
+    for name, each in compared:
+        try:
+            if each.is_slower_by(fraction):
+                slower.append(name)
+        except NotComparableError as error:
+            unknown.append(name)
+            reason = reason or str(error)
+    limit = f"slower by more than {100 * fraction:g} %"
+    lines = [f"{limit}: {_named(slower)}"] if slower else []
+    lines += [f"not known whether {limit}: {_named(unknown)}; {reason}"] if unknown else []
+    return "\n".join(lines)
+
+
+def _named(names: Sequence[str]) -> str:
+    rest = len(names) - _MAX_NAMED
+    return ", ".join([*names[:_MAX_NAMED], *([f"{rest} more"] if rest > 0 else [])])
 
 
 def _has_times(row: RowComparison) -> bool:

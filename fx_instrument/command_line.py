@@ -146,7 +146,7 @@ def check_files(outputs: Mapping[str, Path | None], inputs: Sequence[str] = ()) 
         try:
             check_writable(path)
         except FileAccessError as error:
-            raise CommandError(str(error), WRONG_USAGE) from None
+            raise CommandError(str(error), FAILURE) from None
         if place != os.devnull:
             owners[place] = option
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 
 from .figures import figures_of_runs
 from .rows import Rows
@@ -119,9 +120,10 @@ def clock_in_words(measured: Rows) -> str:
 
 
 def _threads_in_words(measured: Rows) -> str:
-    facts = measured.recording.environment
-    if "num_threads" not in facts:
+    known = measured.recording.environment
+    if "num_threads" not in known:
         return ""
+    facts = defaultdict(lambda: UNKNOWN, known)
     return (
         f"{facts['num_threads']} intra-op and {facts['num_interop_threads']} inter-op threads, "
         f"{facts['num_cpus']} CPUs, torch {facts['torch']}, Python {facts['python']}"

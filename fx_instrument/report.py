@@ -263,7 +263,8 @@ class Report(Rows):
         ``annotate()`` has gathered. The clocks ``"thread"`` and ``"process"`` stand still while the
         model waits, so that what goes by between two slices is not the time of day.
 
-        The events are written as they are made, so that long traces take little memory.
+        The events are written as they are made, so that long traces take little memory. Runs are
+        written whole, whatever rows :meth:`where` chose.
 
         Args:
             path: of the file, or a file that is open for text. One at a path is written whole or
@@ -284,7 +285,8 @@ class Report(Rows):
 
         It holds two profiles: the mean of all runs, in which each row is as long as its self time
         on average, and the median run, in which each call is where it was. Of a sketch there is
-        only the first. Those of other methods follow.
+        only the first. Those of other methods follow. Where :meth:`where` chose rows, the mean is
+        of these, and the run is whole.
 
         Args:
             path: as for :meth:`to_chrome_trace`.
@@ -313,8 +315,9 @@ class Report(Rows):
     def to_csv(self, path: Target) -> None:
         """Write all columns of :meth:`table`, with the depth, as CSV (RFC 4180).
 
-        Times are in ns. What is not known is empty. An interval is two columns. Where ``path`` is a
-        file, it is to be opened with ``newline=""``.
+        Times are in ns. What is not known is empty. An interval is two columns, ``source`` is
+        ``file`` and ``line``, and ``has_all_flops`` is False where ``flops`` are at least so many.
+        Where ``path`` is a file, it is to be opened with ``newline=""``.
 
         Args:
             path: as for :meth:`to_chrome_trace`.
@@ -335,7 +338,7 @@ class Report(Rows):
             How many runs there were, the figures of a run's time, the clock, the environment.
         ``rows``
             An object for each row, in execution order, what a frame calls right after it and one
-            ``depth`` deeper: ``op``, ``name``, ``target``, ``module``, the columns of
+            ``depth`` deeper: ``op``, ``name``, ``target``, ``module``, the figures and rates of
             :meth:`table`, and ``facts``, with the names of :class:`~fx_instrument.RowFacts`.
         ``closed``
             What stayed closed, and why.
@@ -467,6 +470,7 @@ class Report(Rows):
         """Write all of this report to a file, whole or not at all; :func:`load` reads it.
 
         :mod:`fx_instrument.saving` describes the format: JSON and numpy arrays in a ZIP archive.
+        All rows are in the file, whatever :meth:`where` chose.
 
         Args:
             path: of the file, which may end in anything; a file that is there is replaced.
@@ -519,7 +523,13 @@ def merge(reports: Iterable[Report | str | os.PathLike[str]]) -> Report:
     Raises:
         MergeError: there is none, or they have no row in common, keep runs and sketches, were read
             from different clocks, or are corrected in part.
+        TypeError: ``reports`` are not several, or one is neither a report nor a path.
     """
+    if isinstance(reports, (str, os.PathLike, Rows)) or not isinstance(reports, Iterable):
+        raise TypeError(
+            f"merge() takes several reports or paths, as merge([before, after]), got {reports!r} "
+            f"of type {type(reports).__name__}"
+        )
     recordings = [
         item.recording if isinstance(item, Rows) else read_recording(item) for item in reports
     ]

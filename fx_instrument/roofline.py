@@ -33,6 +33,12 @@ RATE_TIMES = frozenset({"headroom"})
 
 ROOF_COLUMNS = frozenset({"attainable", "attained", "headroom"})
 
+# The dtypes of which torch multiplies matrices on a CPU, as machine() does to measure it.
+_MULTIPLIED = frozenset(
+    {"bfloat16", "complex128", "complex64", "float16", "float32", "float64", "int16", "int32",
+     "int64", "int8", "uint8"}
+)  # fmt: skip
+
 # Where the operations are at least so many; all rates but one grow with them.
 _BOUNDS = {
     "gflops": AT_LEAST,
@@ -119,11 +125,11 @@ def roof_notes(measured: Rows, keys: Sequence[str]) -> list[str]:
     missing = sorted(dtypes - machine.keys())
     notes = []
     if missing:
-        names = ", ".join(missing)
-        notes.append(
-            f"What the machine attains is not known for {names}: where it computes with that, "
-            f"call fx_instrument.machine(torch.{missing[0]}) before the report is taken"
-        )
+        notes.append(f"What the machine attains is not known for {', '.join(missing)}")
+        measurable = [dtype for dtype in missing if dtype in _MULTIPLIED]
+        if measurable:
+            calls = ", ".join(f"fx_instrument.machine(torch.{dtype})" for dtype in measurable)
+            notes[-1] += f": call {calls} before the report is taken"
     if any(device != "cpu" for row in measured.rows for device in row.facts.devices or ()):
         notes.append("What the machine attains is measured for its CPU, and not known for others")
     return notes

@@ -36,6 +36,7 @@ __all__ = [
     "COLUMNS",
     "SORTABLE",
     "TABLE_COLUMNS",
+    "columns_of",
     "html_summary_of",
     "summary_of",
     "table_of",
@@ -176,11 +177,7 @@ def _checked_columns(
     check_top(top)
     if isinstance(columns, str):
         raise ValueError(f"columns is a list of names, as [{columns!r}], got {columns!r}")
-    lacking = {
-        "cores": not measured.recording.second,
-        "spread": not measured.recording.parts,
-    }
-    known = [key for key in ALL_COLUMNS if not lacking.get(key)]
+    known = columns_of(measured)
     if sort is not None and (sort not in SORTABLE or sort not in known):
         names = ", ".join(key for key in known if key in SORTABLE)
         raise ValueError(f"sort is one of {names}, got {sort!r}")
@@ -199,6 +196,15 @@ def _checked_columns(
         if key not in ALL_COLUMNS:
             raise ValueError(f"there is no column {key!r}; there are {', '.join(known)}")
     return keys
+
+
+def columns_of(measured: Rows) -> list[str]:
+    """Return the keys of all columns that there are of these rows."""
+    lacking = {
+        "cores": not measured.recording.second,
+        "spread": not measured.recording.parts,
+    }
+    return [key for key in ALL_COLUMNS if not lacking.get(key)]
 
 
 def _columns_of_rows(measured: Rows) -> dict[str, list[Any]]:

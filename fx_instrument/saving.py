@@ -56,6 +56,7 @@ import numpy.typing as npt
 
 from .errors import DamagedFileError, FileAccessError, ForeignFileError, NewerFileError
 from .facts import RowFacts
+from .field_types import check_field
 from .recording import ClosedFrame, InnerRow, NodeRow, Part, Recording, VariantInfo
 from .sketch import Sketch
 from .version import __version__
@@ -270,11 +271,17 @@ def read_recording(path: str | os.PathLike[str]) -> Recording:
     """Return the recording that a file holds.
 
     Raises:
+        TypeError: ``path`` is no path.
         FileAccessError: the file cannot be read.
         ForeignFileError: it is none that :func:`write_recording` writes.
         DamagedFileError: it is cut off, or not what was written.
         NewerFileError: a newer version of fx_instrument is needed to read it.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(
+            f"a report is one that report() gave, or the path of a file that report.save() wrote, "
+            f"got {path!r} of type {type(path).__name__}"
+        )
     try:
         with open(path, "rb") as file:
             return _recording_in(file, os.fspath(path))
@@ -377,7 +384,10 @@ class _Decoder:
 
     def recording(self, plain: Mapping[str, Any]) -> Recording:
         self._check_fields(Recording, plain)
-        return Recording(**{key: self.value(item) for key, item in plain.items()})
+        found = {key: self.value(item) for key, item in plain.items()}
+        for key, value in found.items():
+            check_field(Recording, key, [value])
+        return Recording(**found)
 
     def _check_fields(self, kind: Any, names: Mapping[str, Any]) -> None:
         unknown = sorted({*names} - {*_fields_of(kind)})
@@ -428,6 +438,8 @@ class _Decoder:
             )
         self._check_fields(kind, item["columns"])
         columns = {field: self._sequence(column) for field, column in item["columns"].items()}
+        for field, column in columns.items():
+            check_field(kind, field, column)
         rows = zip(*columns.values(), strict=True)
         records = [kind(**dict(zip(columns, row, strict=True))) for row in rows]
         if len(records) != item["size"]:

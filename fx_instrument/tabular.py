@@ -7,14 +7,15 @@ import html
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from .fact_columns import FACT_COLUMNS, module_of
 from .facts import RowFacts
 from .figures import figures_of_runs
 from .head import head_of
-from .row_table import table_of
+from .row_table import columns_of, table_of
 from .rows import Rows
 from .writing import Target, text_file
 
@@ -30,7 +31,7 @@ _SPECIAL = re.compile(r"[\\`*{}\[\]|~#!]|\b_|_\b|__")
 
 def write_csv(measured: Rows, target: Target) -> None:
     """Write the rows with their figures; see :meth:`fx_instrument.Report.to_csv`."""
-    rows = _rows_of(measured)
+    rows = _rows_of(measured, columns_of(measured))
     with text_file(target) as file:
         writer = csv.DictWriter(file, [*_csv_fields(rows[0])] if rows else [])
         writer.writeheader()
@@ -44,15 +45,18 @@ def _csv_fields(row: Mapping[str, Any]) -> dict[str, Any]:
         if key.endswith("_interval_ns"):
             stem = key.removesuffix("_interval_ns")
             fields[f"{stem}_low_ns"], fields[f"{stem}_high_ns"] = value or (None, None)
+        elif key == "source":
+            fields["file"], fields["line"] = (row["facts"].get(part) for part in ("file", "line"))
+        elif key == "flops":
+            fields[key], fields["has_all_flops"] = value, row["facts"].get("has_all_flops")
         elif key != "facts":
             fields[key] = value
-    fields["file"], fields["line"] = (row["facts"].get(key) for key in ("file", "line"))
     return fields
 
 
-def _rows_of(measured: Rows) -> list[dict[str, Any]]:
+def _rows_of(measured: Rows, columns: Sequence[str]) -> list[dict[str, Any]]:
     """Return the fields of each row, the unit of times in their names."""
-    table = table_of(measured)
+    table = table_of(measured, columns)
     found = []
     for row, values in zip(measured.rows, table.to_dict(), strict=True):
         fields: dict[str, Any] = {
@@ -60,7 +64,7 @@ def _rows_of(measured: Rows) -> list[dict[str, Any]]:
             "op": row.op,
             "name": row.name,
             "target": row.target,
-            "module": row.module,
+            "module": module_of(row),
             "num_runs": row.num_runs,
         }
         for key, value in values.items():
@@ -103,7 +107,8 @@ def _as_plain(measured: Rows) -> dict[str, Any]:
             "reading_cost_ns": recording.reading_cost_ns,
             "environment": dict(recording.environment),
         },
-        "rows": _rows_of(measured),
+        # What the facts say once more is left out.
+        "rows": _rows_of(measured, [k for k in columns_of(measured) if k not in FACT_COLUMNS]),
         "closed": [closed._asdict() for closed in measured.closed],
         "variants": [variant._asdict() for variant in measured.variants],
         "methods": {name: _as_plain(method) for name, method in measured.methods.items()},

@@ -226,7 +226,8 @@ class _InnerRows:
             if has_calls[place] and parents[place] >= 0:
                 has_calls[parents[place]] = True
         places = {index: index for index in range(num_root_rows)}
-        rows, facts = [], []
+        rows: list[InnerRow] = []
+        facts: list[RowFacts] = []
         for place, (parent, row) in enumerate(self._places):
             if has_calls[place]:
                 places[num_root_rows + place] = num_root_rows + len(rows)

@@ -397,12 +397,6 @@ def test_full_disk_leaves_no_half_file(workplace: Path) -> None:
         (["--nothing"], "unrecognized arguments: --nothing"),
         (["resnet18", "resnet34"], "unrecognized arguments: resnet34"),
         (["--output"], "argument --output: expected one argument"),
-        (["--output", "no/such/table.txt"], "cannot write 'no/such/table.txt': No such file"),
-        (["--output", "box"], "cannot write 'box': Is a directory"),
-        (["--save", "no/such"], "cannot write 'no/such': No such file"),
-        (["--trace", "no/such"], "cannot write 'no/such': No such file"),
-        (["--speedscope", "no/such"], "cannot write 'no/such': No such file"),
-        (["--html", "no/such"], "cannot write 'no/such': No such file"),
         (["--html", "a", "--trace", "./a"], "--html and --trace name the same file, 'a'"),
         (["--html", "a", "--save", "box/../a"], "--save and --html name the same file, 'a'"),
         (["net.py:Net", "--output", "box/../net.py"], "--output would replace 'net.py', which is"),
@@ -436,6 +430,30 @@ def test_wrong_usage_ends_with_2_and_says_why(
     assert printed.out == ""
     assert printed.err.startswith(f"fx-instrument: error: {message}")
     assert len(printed.err.splitlines()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (
+            ["--output", "no/such/table.txt"],
+            "cannot write 'no/such/table.txt': No such file or directory",
+        ),
+        (["--output", "box"], "cannot write 'box': Is a directory"),
+        (["--save", "no/such"], "cannot write 'no/such': No such file or directory"),
+        (["--trace", "no/such"], "cannot write 'no/such': No such file or directory"),
+        (["--speedscope", "no/such"], "cannot write 'no/such': No such file or directory"),
+        (["--html", "no/such"], "cannot write 'no/such': No such file or directory"),
+    ],
+    ids=" ".join,
+)
+def test_a_file_that_cannot_be_written_ends_with_1_before_the_model_runs(
+    args: list[str], message: str, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(args) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.splitlines() == [f"fx-instrument: error: {message}"]
 
 
 BAD_FILES = {

@@ -83,7 +83,8 @@ def test_comparison_prints_what_compare_gives(
         (["after.json", "before.json", "--fail-above", "0%", "--rows"], 0),
         (["before.json", "before.json", "--fail-above", "0%", "--rows"], 0),
         (["before.json", "short", "--fail-above", "50%"], 0),
-        (["before.json", "short", "--fail-above", "5%"], 1),
+        (["before.json", "short", "--fail-above", "5%"], 3),
+        (["before.json", "short", "--fail-above", "5%", "--rows"], 3),
         (["before.json", "short"], 0),
         (["before.json", "foreign.json"], 1),
         (["before.json", "missing"], 1),
@@ -110,6 +111,17 @@ def test_rows_that_are_slower_are_named(files: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out.splitlines()[-1] == "slower by more than 20 %: conv0"
 
 
+def test_what_is_not_known_to_be_within_the_limit_is_named_below_the_table(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["compare", "before.json", "short", "--fail-above", "5%"])
+    printed = capsys.readouterr().out
+    assert "Before (" in printed
+    last = printed.splitlines()[-1]
+    assert last.startswith("not known whether slower by more than 5 %: total; ")
+    assert "record at least 2 of each" in last
+
+
 def test_comparison_is_written_as_text_and_json(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,7 +131,7 @@ def test_comparison_is_written_as_text_and_json(
     assert json.loads(Path("a.json").read_text())["rows"][0]["name"] == "conv0"
     lines = Path("a.md").read_text().splitlines()
     assert lines[-1].startswith("| conv0 ")
-    assert main(["compare", "before.json", "after.json", "--json", "no/such.json"]) == 2
+    assert main(["compare", "before.json", "after.json", "--json", "no/such.json"]) == 1
     assert "cannot write 'no/such.json'" in capsys.readouterr().err
 
 
@@ -141,7 +153,7 @@ def test_saved_report_is_shown(files: Path, capsys: pytest.CaptureFixture[str]) 
         ([], 2, "see fx-instrument show --help"),
         (["before.json", "--sort", "colour"], 2, "not sorted by 'colour'; there are op, name"),
         (["before.json", "--columns", "colour"], 2, "no column 'colour'"),
-        (["before.json", "--output", "no/such"], 2, "cannot write 'no/such'"),
+        (["before.json", "--output", "no/such"], 1, "cannot write 'no/such'"),
     ],
 )
 def test_report_that_cannot_be_shown_is_told_in_a_line(
