@@ -102,7 +102,7 @@ def clock_named(choice: ClockChoice) -> Clock:
 
     Raises:
         TypeError: it is neither a name nor a clock.
-        ValueError: no clock has that name.
+        ValueError: no clock has that name, or it goes back or gives what is no time.
     """
     if isinstance(choice, (str, tuple, list)):
         name = choice if isinstance(choice, str) else tuple(choice)
@@ -115,6 +115,11 @@ def clock_named(choice: ClockChoice) -> Clock:
             )
         return clock
     _ = is_in_seconds(choice)
+    first, second = choice(), choice()
+    if second < first:
+        raise ValueError(
+            f"a clock never goes back, but {choice!r} gives {first!r}, then {second!r}"
+        )
     return choice
 
 
@@ -133,6 +138,7 @@ def is_in_seconds(clock: Clock) -> bool:
 
     Raises:
         TypeError: it gives neither a float nor an int, or is no function.
+        ValueError: it gives a number that is no time.
     """
     try:
         time = clock() if callable(clock) else None
@@ -142,6 +148,11 @@ def is_in_seconds(clock: Clock) -> bool:
         raise TypeError(
             "a clock is a function of no arguments that gives a float of seconds or an int of "
             f"nanoseconds, got {clock!r}" + (f", which gives {time!r}" if callable(clock) else "")
+        )
+    time_ns = time * 1e9 if isinstance(time, float) else time
+    if not -(2**63) <= time_ns < 2**63:
+        raise ValueError(
+            f"a clock gives a time of less than 2**63 nanoseconds, but {clock!r} gives {time!r}"
         )
     return isinstance(time, float)
 

@@ -407,11 +407,14 @@ class Instrumentation:
             recording, places = placed[0]
             num_recorded = self._num_recorded()
             clock = self.options.clock
-            methods = self._method_recordings()
+            methods, *others = map(self._method_recordings, range(self._num_clocks))
             lost = [name for name in self._aborted if name is not None and name not in methods]
+            num_lost = sum(recorder.num_lost for recorder in self._recorders().values())
+            whole = self._with_counts(recording, num_recorded, None, *lost)
             whole = replace(
-                self._with_counts(recording, num_recorded, None, *lost),
-                num_lost=sum(recorder.num_lost for recorder in self._recorders().values()),
+                whole,
+                num_seen=whole.num_seen + num_lost,
+                num_lost=num_lost,
                 clock_ns=clock_cost_ns(clock),
                 resolution_ns=clock_resolution_ns(clock),
                 environment=self._environment(),
@@ -425,6 +428,7 @@ class Instrumentation:
                     clock_ns=whole.clock_ns,
                     resolution_ns=whole.resolution_ns,
                     environment=whole.environment,
+                    second=others[0][name] if others else None,
                 )
             return replace(whole, methods=methods)
 
@@ -485,15 +489,16 @@ class Instrumentation:
             recording = recording.from_run(max(recording.num_runs - self.options.keep, 0))
         return recording, [(each.rows, at) for each, at in zip(recordings, places, strict=True)]
 
-    def _method_recordings(self) -> dict[str, Recording]:
+    def _method_recordings(self, channel: int) -> dict[str, Recording]:
+        """Return the runs of other methods by one of the clocks."""
         if self.options.keep == "sketch":
-            folded = self._sketches[0] if self._sketches else {}
+            folded = self._sketches[channel] if self._sketches else {}
             return {
                 name: sketched.recording()
                 for (_, name), sketched in folded.items()
                 if name is not None
             }
-        methods = method_recordings(self.frames)
+        methods = method_recordings(self.frames, channel)
         if isinstance(self.options.keep, int):
             keep = self.options.keep
             methods = {n: r.from_run(max(r.num_runs - keep, 0)) for n, r in methods.items()}
@@ -1061,7 +1066,8 @@ def instrument(
         keep: ``"all"`` for every run at 8 bytes a reading, a number for so many of the newest runs,
             or ``"sketch"`` for the statistics of all runs in constant memory, no single run kept.
         warmup: how many of the first runs do not count: they are recorded and forgotten. ``"auto"``
-            leaves out of each report as many as were slower than the rest.
+            leaves out of each report as many as were slower than the rest, as long as the first
+            runs are kept.
         sample_every: one call in so many is recorded, the first among them. The others run without
             any reading of a clock.
         budget: the share of a run, such as 0.01, that readings may cost: after a pilot of 16 runs

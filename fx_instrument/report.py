@@ -39,7 +39,8 @@ class Report(Rows):
     Args:
         recording: holds at least one run, of the forward or of another method.
         warmup: how many of the first runs are not to count, or ``"auto"`` for as many as were
-            slower than the rest; see :func:`fx_instrument.figures.num_warmup_runs`.
+            slower than the rest, which are none where the first are kept no more; see
+            :func:`fx_instrument.figures.num_warmup_runs`.
         choice: which of the rows; all by default. :meth:`where` makes one.
 
     Raises:

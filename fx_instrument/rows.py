@@ -570,6 +570,8 @@ def _without_warmup(recording: Recording, warmup: int | str) -> Recording:
             check_kept(recording, 'warmup="auto"')
         readings_ns = recording.readings_ns
         number = num_warmup_runs(readings_ns[:, -1] - readings_ns[:, 0])
+        # Where the first runs are kept no more, what is slow among the rest is no warm-up.
+        number = 0 if recording.num_forgotten else number
     elif isinstance(warmup, int) and not isinstance(warmup, bool) and warmup >= 0:
         # Of those that are kept no more, the first were the warm-up.
         number = max(warmup - recording.num_forgotten, 0)

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from .errors import NotAModuleError
 from .figures import figures_of_runs
@@ -51,8 +53,8 @@ def slowdown(model: nn.Module, *args: Any, **kwargs: Any) -> Slowdown:
     median; see :func:`fx_instrument.figures.figures_of_runs`.
 
     The model runs for real, in the mode that it is in, with grad as it is. What that changes in
-    its buffers and attributes, and the random states of torch, numpy and Python, are put back. No
-    run is recorded in the report of ``model``.
+    its buffers and attributes and in the arguments, and the random states of torch, numpy and
+    Python, are put back in the end. No run is recorded in the report of ``model``.
 
     Args:
         model: a module, or what :func:`~fx_instrument.instrument` gave, with its options.
@@ -66,7 +68,10 @@ def slowdown(model: nn.Module, *args: Any, **kwargs: Any) -> Slowdown:
         raise NotAModuleError(f"slowdown() needs an nn.Module, got {model!r}")
     timed, eager = timed_and_eager(model)
     ratios: list[float] = []
-    with preserved(eager, *args, *kwargs.values()):
+    with preserved(eager, *args, *kwargs.values()) as copies:
+        for value in tree_leaves((args, kwargs)):
+            if isinstance(value, torch.Tensor):
+                copies.keep(value)
         # The first run captures, the second finds the graph.
         for arm in (eager, timed, eager, timed):
             _time_of(arm, args, kwargs, 1)

@@ -120,6 +120,29 @@ def test_what_a_clock_does_is_not_taken_for_the_models(build, clock) -> None:
     assert timed.report().closed == known.report().closed
 
 
+def backwards() -> int:
+    _times.append(_times[-1] - 10)
+    return _times[-1]
+
+
+_times = [10**9]
+
+
+@pytest.mark.parametrize(
+    ("clock", "match"),
+    [
+        (lambda: float("nan"), "less than 2\\*\\*63 nanoseconds, but .* gives nan"),
+        (lambda: float("inf"), "gives inf"),
+        (lambda: 2**63, "gives 9223372036854775808"),
+        (lambda: 1e10, "gives 10000000000.0"),
+        (backwards, "a clock never goes back, but .* gives 999999980, then 999999970"),
+    ],
+)
+def test_a_clock_that_gives_no_time_is_one_clear_error(clock: Any, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        instrument(nn.ReLU(), clock=clock)
+
+
 @pytest.mark.parametrize(
     "choice", ["Wall", "", (), ("wall",), ("process", "wall"), ("wall", ["x"]), (["wall"], 3)]
 )

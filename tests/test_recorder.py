@@ -15,6 +15,7 @@ import torch
 import toys
 from interrupts import interrupt_at
 
+from fx_instrument import instrument
 from fx_instrument.clock import Clock, wall_and_process
 from fx_instrument.recorder import Recorder, commit
 
@@ -232,3 +233,23 @@ def test_runs_for_which_there_is_no_memory_are_counted_and_the_others_kept(keep:
     commit(recorder, [7.0, 8.0])
     recorder.pack()
     assert (recorder.num_lost, recorder.num_seen) == (2, 2)
+
+
+def test_runs_that_are_lost_were_seen() -> None:
+    m = instrument(torch.nn.ReLU())
+    x = torch.ones(1)
+    m(x)
+    recorder = m._fx_instrument.graphs.variants[0].recorder
+    m(x)
+    m(x)
+    recorder.pack()
+    add = recorder.stores[0].add
+
+    def fail(packed: bytes) -> int:
+        raise MemoryError
+
+    recorder.stores[0].add = fail  # type: ignore[method-assign]
+    m(x)
+    recorder.pack()
+    recorder.stores[0].add = add  # type: ignore[method-assign]
+    assert m.report().head.startswith("3 runs recorded of 4 seen, 1 lost for want of memory")

@@ -32,8 +32,10 @@ from fx_instrument import (
     Recording,
     Report,
     RowFacts,
+    compare,
     instrument,
     load,
+    merge,
 )
 from fx_instrument.facts import NO_FACTS
 from fx_instrument.saving import FORMAT, VERSION, read_recording, write_recording
@@ -333,6 +335,19 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
         (lambda head: head["recording"].pop("rows"), DamagedFileError, "rows"),
         (lambda head: head["recording"].update(rows=[]), DamagedFileError, "do not fit"),
         (lambda head: head["arrays"].clear(), DamagedFileError, "recording"),
+        (lambda head: head["recording"].update(aborted=-5), DamagedFileError, "'aborted'"),
+        (lambda head: head["recording"].update(aborted={"a": "1"}), DamagedFileError, "'aborted'"),
+        (lambda head: head["recording"].update(num_seen="3"), DamagedFileError, "'num_seen'"),
+        (lambda head: head["recording"].update(num_seen=True), DamagedFileError, "'num_seen'"),
+        (lambda head: head["recording"].update(clock_ns=None), DamagedFileError, "'clock_ns'"),
+        (lambda head: head["recording"].update(sketch=[]), DamagedFileError, "'sketch'"),
+        (lambda head: head["recording"].update(inputs=[[0.5]]), DamagedFileError, "'inputs'"),
+        (lambda head: head["recording"].update(environment=[]), DamagedFileError, "'environment'"),
+        (
+            lambda head: head["recording"]["rows"]["@NodeRow"]["columns"]["name"].__setitem__(0, 7),
+            DamagedFileError,
+            "'name' of a NodeRow",
+        ),
     ],
 )
 def test_file_that_cannot_be_understood_is_refused(
@@ -344,6 +359,21 @@ def test_file_that_cannot_be_understood_is_refused(
         load(tmp_path / "a")
     assert str(tmp_path / "a") in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_what_is_not_known_of_the_environment_is_told_as_unknown(tmp_path: Path) -> None:
+    chain().save(tmp_path / "a")
+    rewrite(
+        tmp_path / "a", lambda head: head["recording"]["environment"].pop("num_interop_threads")
+    )
+    assert "1 intra-op and unknown inter-op threads" in load(tmp_path / "a").head
+
+
+@pytest.mark.parametrize("path", [1, True, None, ["a"], b"a"])
+def test_what_is_no_path_is_not_opened(path: Any) -> None:
+    for read in (load, lambda each: merge([each]), lambda each: compare(each, each)):
+        with pytest.raises(TypeError, match=r"or the path of a file .*, got .* of type"):
+            read(path)
 
 
 @pytest.mark.parametrize(

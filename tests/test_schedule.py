@@ -397,6 +397,22 @@ class TestWarmup:
         assert "3 dropped as warm-up" in report.head
         assert m.report(warmup=0).num_runs == 63
 
+    def test_automatic_warm_up_is_none_where_the_first_runs_are_kept_no_more(self) -> None:
+        class Waits(nn.Module):
+            durations_ns = (*[100] * 90, 900, 900, *[100] * 8)
+            number = 0
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                self.number += 1
+                return toys.spend(x, self.durations_ns[self.number - 1])
+
+        m = instrument(Waits(), warmup="auto", keep=10, clock=toys.still_clock)
+        for _ in Waits.durations_ns:
+            m(ONE)
+        report = m.report()
+        assert (report.num_warmup, report.num_runs) == (0, 10)
+        assert report.total_ns.max() == 900
+
     def test_runs_that_a_ring_has_let_go_are_counted(self) -> None:
         m = instrument(nn.Sequential(nn.ReLU()), keep=5, clock=toys.ticking_clock)
         for _ in range(10):

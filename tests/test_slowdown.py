@@ -61,6 +61,17 @@ def test_the_model_and_the_random_numbers_are_as_before() -> None:
     assert (report.num_runs, report.num_seen) == (1, 1)
 
 
+def test_what_the_model_changes_in_its_arguments_is_put_back() -> None:
+    class Counts(nn.Module):
+        def forward(self, x: torch.Tensor, *, counts: dict[str, torch.Tensor]) -> torch.Tensor:
+            counts["calls"].add_(1)
+            return x.mul_(2) + counts["calls"]
+
+    x, counts = torch.ones(2), {"calls": torch.zeros(1)}
+    slowdown(Counts(), x, counts=counts)
+    assert (x.tolist(), counts["calls"].tolist()) == ([1, 1], [0])
+
+
 def test_what_the_model_raises_comes_out_and_all_is_put_back() -> None:
     model = Stateful()
     with pytest.raises(RuntimeError):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -226,6 +228,30 @@ def test_two_clocks_tell_how_many_cores_a_row_used() -> None:
     assert "unknown" in str(report.table(["name", "cores"]))
 
 
+@pytest.mark.parametrize("keep", ["all", 3, "sketch"])
+def test_two_clocks_tell_how_many_cores_a_row_of_a_method_used(keep: Any) -> None:
+    class Coder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.busy, self.idle = Calls(works), Calls(waits)
+
+        def encode(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.idle(self.busy(x))
+            return x
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.encode(x)
+
+    m = instrument(Coder(), clock=("wall", "process"), keep=keep)
+    for _ in range(5):
+        m.encode(ONE)
+    (report,) = m.report().methods.values()
+    cores = {row["name"]: row["cores"] for row in report.table(["name", "cores"]).to_dict()}
+    assert cores["busy"] > 2 * cores["idle"]
+    m(ONE)
+    assert m.report().methods["encode"].table(["cores"]).columns == ("cores",)
+
+
 def works(x: torch.Tensor) -> torch.Tensor:
     end = time.thread_time() + 0.005
     while time.thread_time() < end:
@@ -236,6 +262,15 @@ def works(x: torch.Tensor) -> torch.Tensor:
 def waits(x: torch.Tensor) -> torch.Tensor:
     time.sleep(0.01)
     return x
+
+
+class Calls(nn.Module):
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
 
 
 torch.fx.wrap("works")
