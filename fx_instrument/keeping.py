@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -204,9 +204,9 @@ class KeptRuns:
             stop = start
         return by_reading.T
 
-    def packed(self, columns: slice | Sequence[int]) -> bytes:
-        """Return all runs as :meth:`add` takes them, of ``columns`` of their readings."""
-        return b"".join(runs[:, columns].tobytes() for runs in self._runs_of_chunks())
+    def packed(self) -> bytes:
+        """Return all runs as :meth:`add` takes them."""
+        return b"".join(runs.tobytes() for runs in self._runs_of_chunks())
 
     def _runs_of_chunks(self) -> list[npt.NDArray[Any]]:
         starts = [*(chunk.first_run for chunk in self._chunks), self.num_seen]

@@ -58,7 +58,6 @@ from .machine import measured_machines
 from .marks import CURRENT, SLOT, is_compiled
 from .options import ModuleChoice, Options
 from .preserving import preserved
-from .recorder import Recorder
 from .recording import (
     ClosedFrame,
     NodeRow,
@@ -403,23 +402,27 @@ class Instrumentation:
         with self._lock:
             if is_sketch:
                 self._fold_frames()
-            placed = [self._recording_by(channel) for channel in range(self._num_clocks)]
+            variants = [variant.settled() for variant in self.graphs.variants]
+            recorders = [each.recorder for each in variants if each.recorder is not None]
+            placed = [self._recording_by(channel, variants) for channel in range(self._num_clocks)]
             recording, places = placed[0]
-            num_recorded = self._num_recorded()
+            num_recorded = self._num_recorded_of(None) + sum(each.num_seen for each in recorders)
             clock = self.options.clock
             methods, *others = map(self._method_recordings, range(self._num_clocks))
             lost = [name for name in self._aborted if name is not None and name not in methods]
-            num_lost = sum(recorder.num_lost for recorder in self._recorders().values())
+            num_lost = sum(recorder.num_lost for recorder in recorders)
+            num_dropped = sum(recorder.num_dropped for recorder in recorders)
             whole = self._with_counts(recording, num_recorded, None, *lost)
             whole = replace(
                 whole,
-                num_seen=whole.num_seen + num_lost,
+                num_seen=whole.num_seen + num_lost + num_dropped,
+                num_warmup=whole.num_warmup + num_dropped,
                 num_lost=num_lost,
                 clock_ns=clock_cost_ns(clock),
                 resolution_ns=clock_resolution_ns(clock),
                 environment=self._environment(),
                 closed=self._closed(),
-                variants=self._variants(places),
+                variants=self._variants(variants, places),
                 second=placed[1][0] if len(placed) > 1 else None,
             )
             for name, runs in methods.items():
@@ -450,30 +453,20 @@ class Instrumentation:
             num_forgotten=max(num_recorded - recording.num_runs, 0),
         )
 
-    def _num_recorded(self) -> int:
-        """How many runs of the forward came to their end and were not forgotten as warm-up."""
-        recorders = self._recorders()
-        return self._num_recorded_of(None) + sum(r.num_seen for r in recorders.values())
-
     def _num_recorded_of(self, method: str | None) -> int:
-        """The same of the runs that are kept by ``frames``, of the forward or of ``method``."""
+        """How many runs with frames came to their end and were not forgotten as warm-up.
+
+        Args:
+            method: whose runs; None for those of the forward.
+        """
         return sum(times.num_calls for times in self.frames.times_of_runs(method))
 
-    def _recorders(self) -> dict[Variant, Recorder]:
-        """Return what keeps the runs of graphs without frames, with all runs gathered in it."""
-        found = {}
-        for variant in self.graphs.variants:
-            if variant.recorder is not None:
-                variant.gather()
-                found[variant] = variant.recorder
-        return found
-
-    def _recording_by(self, channel: int) -> tuple[Recording, _Places]:
+    def _recording_by(self, channel: int, variants: Sequence[Variant]) -> tuple[Recording, _Places]:
         """Return the runs of the forward by one of the clocks, and where each graph's rows are."""
         recordings = [
             self._plain_recording(variant, channel)
-            for variant, recorder in self._recorders().items()
-            if recorder.has_runs()
+            for variant in variants
+            if variant.recorder is not None and variant.recorder.has_runs()
         ]
         if self.options.keep == "sketch":
             folded = self._sketches[channel] if channel < len(self._sketches) else {}
@@ -559,28 +552,31 @@ class Instrumentation:
                 found.setdefault((closed.module, closed.reason), closed)
         return tuple(found[key] for key in sorted(found))
 
-    def _variants(self, places: _Places) -> tuple[VariantInfo, ...]:
+    def _variants(
+        self, own_variants: Sequence[Variant], places: _Places
+    ) -> tuple[VariantInfo, ...]:
         """Return what there is to tell of each graph; the root's have their rows at ``places``."""
         counts = count_calls(self.frames)
-        for variant in self.graphs.variants:
+        for variant in own_variants:
             if variant.recorder is not None:
                 counts[variant] = variant.recorder.num_seen
         inner = self.frames.all_graphs()
         first_paths = self.frames.first_paths() if inner else {}
         found = []
-        for graphs in (self.graphs, *inner):
-            guards = differences(graphs.variants)
-            for variant, guard in zip(graphs.variants, guards, strict=True):
+        every = [("", own_variants), *((graphs.path, graphs.variants) for graphs in inner)]
+        for path, variants in every:
+            guards = differences(variants)
+            for variant, guard in zip(variants, guards, strict=True):
                 rows = variant.rows
                 columns: Sequence[int] = ()
-                if graphs.path:
-                    rows = tuple(row_below(graphs.path, row, first_paths) for row in rows)
+                if path:
+                    rows = tuple(row_below(path, row, first_paths) for row in rows)
                 else:
                     columns = next((at for known, at in places if known == rows), ())
                 lines = [(at, line) for at, line in enumerate(variant.lines) if line]
                 found.append(
                     VariantInfo(
-                        graphs.path,
+                        path,
                         guard,
                         len(variant.nodes),
                         counts[variant],
@@ -595,7 +591,7 @@ class Instrumentation:
         """Return the seconds that each node took, a run, of every graph that has run."""
         runtimes: dict[fx.Node, list[float]] = {}
         with self._lock:
-            for variant in self.graphs.variants:
+            for variant in [each.settled() for each in self.graphs.variants]:
                 if self.options.keep == "sketch":
                     raise RunsNotKeptError(
                         'runtimes_sec tells of single runs, of which keep="sketch" keeps none'
@@ -718,7 +714,7 @@ class Instrumentation:
     def _forget_graphs(self) -> int:
         """Forget the runs of graphs that hold no frame; return how many."""
         self.guard.reset()
-        return sum(recorder.reset() for recorder in self._recorders().values())
+        return sum(variant.forget_runs() for variant in self.graphs.variants)
 
     def _environment(self) -> dict[str, Any]:
         num_threads = ", then ".join(map(str, self._all_num_threads))
@@ -1071,7 +1067,8 @@ def instrument(
         sample_every: one call in so many is recorded, the first among them. The others run without
             any reading of a clock.
         budget: the share of a run, such as 0.01, that readings may cost: after a pilot of 16 runs
-            of a graph, neighbours that are cheaper than a few readings are merged to one row.
+            of a graph, neighbours that are cheaper than a few readings are merged to one row. Where
+            some are, the runs of the pilot count no more, as those of a warm-up.
         **kwargs: keyword arguments of that call.
 
     Raises:

@@ -65,6 +65,7 @@ class Recorder(torch.nn.Module):
         max_pending: how many may wait.
         spare: lists that runs may write their readings to, whatever they hold now.
         on_pack: is called once, after the next packing; None calls nothing.
+        num_dropped: how many runs of the same kind came before, kept elsewhere, and do not count.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Recorder(torch.nn.Module):
         self.guard = guard or MemoryGuard()
         self.on_pack: Callable[[], None] | None = None
         self.num_lost = 0
+        self.num_dropped = 0
         self._reader = ReadingsOf(clock)
         self._row = self._reader.row(num_readings)
         self.stores = self._new_stores()
@@ -170,24 +172,15 @@ class Recorder(torch.nn.Module):
 
     def set_keep(self, keep: Keep) -> None:
         """Keep runs as ``keep`` says from now on, those too that are kept already, all of them."""
-        self._take_over(self, keep, slice(None))
-
-    def take_from(self, other: Recorder, columns: Any) -> None:
-        """Move the runs of ``other``, which keeps all, to this; ``columns`` of their readings."""
-        self._take_over(other, self.keep, columns)
-
-    def _take_over(self, other: Recorder, keep: Keep, columns: Any) -> None:
-        other.pack()
-        with other._lock, self._lock:
-            packed = [cast(KeptRuns, store).packed(columns) for store in other.stores]
-            for store in other.stores:
-                store.clear()
-            if keep != self.keep:
-                self.keep = keep
-                self.stores = self._new_stores()
-            for store, runs in zip(self.stores, packed, strict=True):
+        self.pack()
+        with self._lock:
+            kept, self.keep = self.stores, keep
+            stores = self._new_stores()
+            for store, earlier in zip(stores, kept, strict=True):
+                runs = cast(KeptRuns, earlier).packed()
                 if runs:
                     store.add(runs)
+            self.stores = stores
 
     def has_runs(self) -> bool:
         """Whether any run is kept."""
@@ -235,11 +228,12 @@ class Recorder(torch.nn.Module):
     def reset(self) -> int:
         """Forget every run that was committed; return how many."""
         with self._lock:
+            num_dropped, self.num_dropped = self.num_dropped, 0
             self.num_lost = 0
             # Another thread may append meanwhile.
             num_pending = len(self.pending)
             del self.pending[:num_pending]
-            num_runs = num_pending + self.stores[0].num_seen
+            num_runs = num_dropped + num_pending + self.stores[0].num_seen
             for store in self.stores:
                 store.clear()
             return num_runs

@@ -164,23 +164,26 @@ class Variant:
         graph = untimed_copy(self.graph_module.graph)
         return type(_view(self.graph_module, graph, {})).forward
 
-    def gather(self) -> None:
-        """Take over the runs of the graph that ran before, as other threads may still end some."""
-        if self.pilot is not None:
-            assert self.recorder is not None
-            assert self.pilot.recorder is not None
-            self.recorder.take_from(self.pilot.recorder, self._columns_of_pilot)
+    def settled(self) -> Variant:
+        """Return the graph whose runs count: this or, until this has run, the one before.
 
-    @functools.cached_property
-    def _columns_of_pilot(self) -> list[int]:
-        """Which of the readings of the graph that ran before are taken in this one, too."""
-        assert self.pilot is not None
-        columns, last = [0], 0
-        for node in self.nodes:
-            if node.op not in UNTIMED_OPS:
-                last += len(self.merged.get(node, (node,)))
-                columns.append(last)
-        return columns
+        Nodes that share a row share a reading, of which each had one before. So the runs of both
+        do not make one row, and those of the one before are dropped, also such as other threads
+        end later.
+        """
+        if self.pilot is None:
+            return self
+        assert self.recorder is not None
+        assert self.pilot.recorder is not None
+        if self.pilot.recorder.has_runs() and not self.recorder.has_runs():
+            return self.pilot
+        self.recorder.num_dropped += self.pilot.recorder.reset()
+        return self
+
+    def forget_runs(self) -> int:
+        """Forget all runs but those of frames, and return how many they were."""
+        recorders = [each.recorder for each in (self, self.pilot) if each and each.recorder]
+        return sum(recorder.reset() for recorder in recorders)
 
     @functools.cached_property
     def closed_rows(self) -> dict[str, list[int]]:
@@ -623,7 +626,7 @@ class Graphs:
         self.set_holder(self.holder)
         graph_module = _view(variant.graph_module, graph, {name: recorder})
         nodes = tuple(copied[node] for node in variant.nodes if copied[node] not in others)
-        found = replace(
+        return replace(
             variant,
             graph_module=graph_module,
             run=type(graph_module).forward,
@@ -632,8 +635,6 @@ class Graphs:
             merged=merged,
             pilot=variant,
         )
-        found.gather()
-        return found
 
     def _replace(self, old: Variant, new: Variant) -> None:
         self.last = new if self.last is old else self.last

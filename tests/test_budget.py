@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import pickle
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import toys
 from torch import nn
 
-from fx_instrument import instrument
+from fx_instrument import Report, instrument
 from fx_instrument.budget import groups_to_merge
 
 ONE = torch.ones(1)
@@ -53,7 +53,7 @@ class Chain(nn.Module):
         return toys.spend(x, 2)
 
 
-def test_merged_rows_are_shown_as_such_with_all_runs() -> None:
+def test_merged_rows_are_shown_as_such_without_the_runs_of_the_pilot() -> None:
     m = run(Chain(), 40, budget=0.0001)
     report = m.report()
     assert report.nodes["name"].tolist() == [
@@ -61,12 +61,49 @@ def test_merged_rows_are_shown_as_such_with_all_runs() -> None:
     ]  # fmt: skip
     assert report.nodes["op"].tolist()[1:4] == ["merged", "call_function", "merged"]
     assert report.nodes["target"][1] == "spend, spend_1"
-    assert (report.num_runs, report.num_seen) == (40, 40)
-    assert (report.node_ns.sum(axis=1) == report.total_ns).all()
     # In the pilot each row had a reading of its own: two ticks for the pair, then one.
-    assert set(report.node_ns[:, 1].tolist()) == {2, 3}
-    assert report.node_ns[:16, 1].tolist() == [3] * 16
-    assert (np.diff(report.readings_ns[:, 0]) > 0).all()
+    assert (report.num_runs, report.num_warmup, report.num_seen) == (24, 16, 40)
+    assert report.head.startswith("24 runs recorded of 40 seen, 16 dropped as warm-up\n")
+    assert (report.node_ns.sum(axis=1) == report.total_ns).all()
+    assert set(report.node_ns[:, 1].tolist()) == {2}
+    assert report.total_ns.std() == 0
+    assert report.variants[0].num_runs == 24
+
+
+@pytest.mark.parametrize("keep", ["all", 5, "sketch"])
+@pytest.mark.parametrize("sample_every", [1, 2])
+def test_the_cost_of_readings_is_told_exactly_with_merged_rows(
+    keep: Any, sample_every: int
+) -> None:
+    m = run(Chain(), 80, budget=0.0001, keep=keep, sample_every=sample_every)
+    report = m.report()
+    # A tick a reading, of three rows.
+    assert report.all_runs_ns / report.num_runs == 10_003 + 3
+    corrected = Report(dataclasses.replace(report.recording, clock_ns=1.0)).corrected()
+    assert corrected.all_runs_ns / corrected.num_runs == 10_003
+
+
+def test_a_report_right_after_the_pilot_has_its_rows_and_runs() -> None:
+    m = run(Chain(), 16, budget=0.0001)
+    report = m.report()
+    assert report.nodes["name"].tolist()[1:3] == ["spend", "spend_1"]
+    assert (report.num_runs, report.num_warmup, report.num_seen) == (16, 0, 16)
+    assert "spend_1 = " in report.annotated_code()
+    m(ONE)
+    report = m.report()
+    assert (report.num_runs, report.num_warmup, report.num_seen) == (1, 16, 17)
+    m.reset()
+    m(ONE)
+    report = m.report()
+    assert (report.num_runs, report.num_warmup, report.num_seen) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("warmup", [0, 3, 20])
+def test_the_pilot_follows_the_warm_up(warmup: int) -> None:
+    report = run(Chain(), 40, budget=0.0001, warmup=warmup).report()
+    num_warmup = warmup + 16
+    assert (report.num_runs, report.num_warmup) == (40 - num_warmup, num_warmup)
+    assert report.num_seen == 40
 
 
 def test_within_the_budget_nothing_changes() -> None:
@@ -76,14 +113,15 @@ def test_within_the_budget_nothing_changes() -> None:
 
 
 @pytest.mark.parametrize("keep", ["all", 10, "sketch"])
-def test_every_mode_keeps_the_runs_of_the_pilot(keep: Any) -> None:
+def test_every_mode_keeps_the_runs_of_the_pilot_until_rows_are_merged(keep: Any) -> None:
     m = run(Chain(), 7, budget=0.0001, keep=keep)
     assert m.report().num_runs == 7
     for _ in range(33):
         m(ONE)
     report = m.report()
     assert report.num_seen == 40
-    assert report.num_runs == (10 if keep == 10 else 40)
+    # Packing for the first report made the pilot longer.
+    assert (report.num_runs, report.num_warmup) == (10 if keep == 10 else 17, 23)
     assert report.rows[1].name == "spend ... spend_1 (2 nodes)"
 
 
@@ -118,7 +156,7 @@ def test_copies_begin_with_a_pilot_of_their_own() -> None:
     for copied in (copy.deepcopy(m), pickle.loads(pickle.dumps(m))):
         for _ in range(40):
             copied(ONE)
-        assert copied.report().num_runs == 40
+        assert copied.report().num_runs == 24
         assert copied.report().nodes["op"][1] == "merged"
     m.reset()
     m(ONE)
