@@ -44,6 +44,7 @@ __all__ = [
     "in_ns",
     "is_in_seconds",
     "name_of_clock",
+    "orders_runs",
 ]
 
 Clock: TypeAlias = Callable[[], float]
@@ -95,6 +96,14 @@ CLOCKS: dict[str | tuple[str, str], Clock] = {
     "process": time.process_time,
     ("wall", "process"): wall_and_process,
 }
+
+
+def orders_runs(clock: Clock) -> bool:
+    """Whether by ``clock`` it can be told of two runs, in any threads, which began first.
+
+    The time of a thread starts anew in each, and what a user's clock tells is not known.
+    """
+    return clock in (CLOCKS["wall"], CLOCKS["process"], CLOCKS["wall", "process"])
 
 
 def clock_named(choice: ClockChoice) -> Clock:

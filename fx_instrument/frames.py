@@ -8,17 +8,21 @@ where in the tree of calls it happened, and the readings of the clock around it.
 from __future__ import annotations
 
 import sys
+import time
 import types
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, count
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
 from .arguments import name_of_class
-from .clock import ReadingsOf
+from .clock import ReadingsOf, in_ns, orders_runs
 from .closing import closed_frame, names_of_method
 from .facts import RowFacts
 from .frame_calls import TorchCalls, statement_around
@@ -101,6 +105,9 @@ class FrameRuns:
         self._graphs: dict[tuple[str, type], Graphs] = {}
         self._all_times: list[Times] = []
         self._run_starts = RunStarts()
+        # When each run ended from that with this number on, if readings do not tell their order.
+        self._ends = None if orders_runs(clock) else array("d")
+        self._first_end = 0
         self._num_pending = 0
         self.lock = new_lock()
         name = type(root.model).__name__
@@ -231,6 +238,8 @@ class FrameRuns:
             try:
                 # What ends last is the root.
                 self._run_starts.readings.append(events[-1][1][0] if events else 0)
+                if self._ends is not None:
+                    self._ends.append(time.perf_counter())
                 for times, readings in events:
                     times.runs.append(number)
                     times.readings.extend(readings)
@@ -243,6 +252,8 @@ class FrameRuns:
                 for times, readings in events:
                     times.drop(number, len(readings))
                 del self._run_starts.readings[number - self._run_starts.first_run :]
+                if self._ends is not None:
+                    del self._ends[number - self._first_end :]
                 raise
             is_full = self._num_pending > _MAX_PENDING_READINGS
             if is_full:
@@ -257,14 +268,31 @@ class FrameRuns:
         added = sum(times.pack() for times in self._all_times)
         self._run_starts.clear(self.num_runs)
         if isinstance(keep, int):
+            firsts = [self.num_runs]
             for method, site in self._roots().items():
                 numbers = [n for times in self.times_of_runs(method) for n in times.kept_runs]
+                first = sorted(numbers)[-keep] if len(numbers) > keep else min(numbers, default=0)
                 if len(numbers) > keep:
-                    first = sorted(numbers)[-keep]
                     for times in site.all_times():
                         times.forget_before(first)
+                firsts += [first] if numbers else []
+            self._forget_ends_before(min(firsts))
         if keep == "all":
             self.guard.add(added)
+
+    def _forget_ends_before(self, run: int) -> None:
+        if self._ends is not None:
+            self._first_end, self._ends = run, self._ends[run - self._first_end :]
+
+    def order_of_runs(self, times: Times) -> npt.NDArray[np.int64]:
+        """Return by what the runs that ``times`` has kept are in order with others: ``int64``.
+
+        It is when each ended, or its first reading where that tells as much.
+        """
+        if self._ends is None:
+            return times.starts_ns()
+        numbers, _ = times.runs_and_ns()
+        return in_ns(np.array(self._ends, np.float64)[numbers - self._first_end])
 
     def forget_before(self, run: int) -> None:
         """Forget the calls of the runs before the one with the number ``run``."""
@@ -273,6 +301,7 @@ class FrameRuns:
                 times.pack()
                 times.forget_before(run)
             self._run_starts.clear(self.num_runs)
+            self._forget_ends_before(run)
 
     def _roots(self) -> dict[str | None, CallSite]:
         roots: dict[str | None, CallSite] = {None: self.root}
@@ -300,6 +329,8 @@ class FrameRuns:
         with self.lock:
             self.num_runs = self._num_pending = 0
             self._run_starts.clear(0)
+            if self._ends is not None:
+                self._first_end, self._ends = 0, array("d")
             for times in self._all_times:
                 times.clear()
 

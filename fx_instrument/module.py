@@ -24,6 +24,7 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import fx, nn
 from torch.fx.graph import PythonCode
@@ -80,6 +81,7 @@ from .tree import (
     differences,
     graph_recording,
     method_recordings,
+    orders_of,
     recordings_of,
     row_below,
 )
@@ -463,21 +465,32 @@ class Instrumentation:
 
     def _recording_by(self, channel: int, variants: Sequence[Variant]) -> tuple[Recording, _Places]:
         """Return the runs of the forward by one of the clocks, and where each graph's rows are."""
-        recordings = [
-            self._plain_recording(variant, channel)
-            for variant in variants
-            if variant.recorder is not None and variant.recorder.has_runs()
-        ]
+        recordings: list[Recording] = []
+        orders: list[npt.NDArray[np.int64]] = []
+        for variant in variants:
+            if variant.recorder is not None and variant.recorder.has_runs():
+                found = self._plain_recording(variant, channel)
+                ends_ns = variant.recorder.ends_ns()
+                recordings.append(found)
+                # Other threads may have ended some more meanwhile.
+                orders.append(found.readings_ns[:, 0] if ends_ns is None else ends_ns)
+                orders[-1] = orders[-1][: len(found.readings_ns)]
         if self.options.keep == "sketch":
             folded = self._sketches[channel] if channel < len(self._sketches) else {}
             recordings += [
                 sketched.recording() for (_, name), sketched in folded.items() if name is None
             ]
         else:
-            found = recordings_of(self.frames, channel)
-            recordings += [recording for recording in found if recording.num_runs]
+            with self.frames.lock:
+                every = zip(
+                    recordings_of(self.frames, channel), orders_of(self.frames), strict=True
+                )
+            for found, order in every:
+                if found.num_runs:
+                    recordings.append(found)
+                    orders.append(order)
         recordings = recordings or [self._empty_recording()]
-        recording, places = merge_and_place(recordings)
+        recording, places = merge_and_place(recordings, orders=orders)
         if isinstance(self.options.keep, int):
             recording = recording.from_run(max(recording.num_runs - self.options.keep, 0))
         return recording, [(each.rows, at) for each, at in zip(recordings, places, strict=True)]

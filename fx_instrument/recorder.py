@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import types
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -12,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch.fx.node import has_side_effect
 
-from .clock import DEFAULT_CLOCK, Clock, ReadingsOf
+from .clock import DEFAULT_CLOCK, Clock, ReadingsOf, orders_runs
 from .keeping import (
     Keep,
     KeptRuns,
@@ -86,7 +87,8 @@ class Recorder(torch.nn.Module):
         self._reader = ReadingsOf(clock)
         self._row = self._reader.row(num_readings)
         self.stores = self._new_stores()
-        self.pending: list[Sequence[float]] = []
+        self._ends = self._new_ends()
+        self.pending: list[Sequence[float]] = [] if self._ends is None else _RunsWithEnds()
         self.spare: list[list[Any]] = []
         self.max_pending = self.usual_max_pending
         self._lock = new_lock()
@@ -96,6 +98,12 @@ class Recorder(torch.nn.Module):
             runs_store(self.keep, self.num_readings, self._reader.typecode)
             for _ in range(self._reader.num_clocks)
         ]
+
+    def _new_ends(self) -> KeptRuns | None:
+        """Return where it is kept when each run ended, if readings do not tell their order."""
+        if orders_runs(self.clock) or self.keep == "sketch":
+            return None
+        return KeptRuns(1, "d", self.keep if isinstance(self.keep, int) else None)
 
     @property
     def usual_max_pending(self) -> int:
@@ -148,12 +156,17 @@ class Recorder(torch.nn.Module):
     def _move(self, rows: Sequence[Sequence[float]]) -> None:
         """Pack ``rows``, which are the first that wait."""
         num_seen = self.stores[0].num_seen + len(rows)
+        stores: list[KeptRuns | SketchedRuns] = [*self.stores]
         packed = self._reader.pack(rows, self._row)
+        if self._ends is not None:
+            stores.append(self._ends)
+            ends = [cast(_RunWithEnd, run).end for run in rows]
+            packed.append(np.array(ends, np.float64).tobytes())
 
         # No run is kept twice or not at all, or by one clock alone.
         def move() -> None:
             num_bytes = 0
-            for store, runs in zip(self.stores, packed, strict=True):
+            for store, runs in zip(stores, packed, strict=True):
                 if store.num_seen < num_seen:
                     num_bytes += store.add(runs)
             if self.pending and self.pending[0] is rows[0]:
@@ -174,13 +187,16 @@ class Recorder(torch.nn.Module):
         """Keep runs as ``keep`` says from now on, those too that are kept already, all of them."""
         self.pack()
         with self._lock:
-            kept, self.keep = self.stores, keep
-            stores = self._new_stores()
-            for store, earlier in zip(stores, kept, strict=True):
+            self.keep = keep
+            stores, ends = self._new_stores(), self._new_ends()
+            moved = [*zip(stores, self.stores, strict=True)]
+            if ends is not None and self._ends is not None:
+                moved.append((ends, self._ends))
+            for store, earlier in moved:
                 runs = cast(KeptRuns, earlier).packed()
                 if runs:
                     store.add(runs)
-            self.stores = stores
+            self.stores, self._ends = stores, ends
 
     def has_runs(self) -> bool:
         """Whether any run is kept."""
@@ -205,6 +221,15 @@ class Recorder(torch.nn.Module):
             if isinstance(store, SketchedRuns):
                 return np.empty((0, self.num_readings), np.int64)
             return store.readings_ns()
+
+    def ends_ns(self) -> npt.NDArray[np.int64] | None:
+        """Return when the runs that :meth:`readings_ns` gives ended, all by one clock: ``int64``.
+
+        None where their readings tell their order.
+        """
+        self.pack()
+        with self._lock:
+            return None if self._ends is None else self._ends.readings_ns()[:, 0]
 
     def sketch(
         self,
@@ -236,6 +261,8 @@ class Recorder(torch.nn.Module):
             num_runs = num_dropped + num_pending + self.stores[0].num_seen
             for store in self.stores:
                 store.clear()
+            if self._ends is not None:
+                self._ends.clear()
             return num_runs
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Recorder:
@@ -243,6 +270,22 @@ class Recorder(torch.nn.Module):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Recorder, (self.num_readings, self.clock, self.keep)
+
+
+class _RunWithEnd(list[float]):
+    """The readings of a run, and when it ended."""
+
+    __slots__ = ("end",)
+    end: float
+
+
+class _RunsWithEnds(list[Sequence[float]]):
+    """Runs that wait, by a clock whose readings do not tell the order of runs."""
+
+    def append(self, readings: Sequence[float]) -> None:
+        run = _RunWithEnd(readings)
+        run.end = time.perf_counter()
+        super().append(run)
 
 
 class _LastReadings(threading.local):

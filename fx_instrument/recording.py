@@ -363,9 +363,19 @@ def merge(recordings: Sequence[Recording], *, is_in_turn: bool = False) -> Recor
 
 
 def merge_and_place(
-    recordings: Sequence[Recording], *, is_in_turn: bool = False
+    recordings: Sequence[Recording],
+    *,
+    is_in_turn: bool = False,
+    orders: Sequence[npt.NDArray[np.int64]] = (),
 ) -> tuple[Recording, Sequence[Sequence[int]]]:
-    """Join recordings as :func:`merge` does; return where the rows of each are in it, too."""
+    """Join recordings as :func:`merge` does; return where the rows of each are in it, too.
+
+    Args:
+        recordings: as :func:`merge` takes them.
+        is_in_turn: the same.
+        orders: for each recording a number for each run, by which the runs of all are in order; the
+            first readings by default.
+    """
     if len(recordings) == 1:
         return recordings[0], [range(len(recordings[0].rows))]
     rows: list[NodeRow] = []
@@ -378,7 +388,8 @@ def merge_and_place(
     by_row = np.zeros((len(rows), num_runs), dtype=np.int64)
     has_run = np.zeros((len(rows), num_runs), dtype=np.bool_)
     first_ns = np.concatenate([recording.readings_ns[:, 0] for recording in recordings])
-    order = np.arange(num_runs) if is_in_turn else np.argsort(first_ns, kind="stable")
+    keys = np.concatenate(orders) if orders else first_ns
+    order = np.arange(num_runs) if is_in_turn else np.argsort(keys, kind="stable")
     rank = np.argsort(order, kind="stable")
     inner = _MergedRows(len(rows))
     start = 0

@@ -28,6 +28,7 @@ __all__ = [
     "differences",
     "graph_recording",
     "method_recordings",
+    "orders_of",
     "recordings_of",
     "row_below",
 ]
@@ -45,6 +46,13 @@ def recordings_of(runs: FrameRuns, channel: int = 0) -> list[Recording]:
     with runs.lock:
         found = [_graph_recording(runs, variant, channel) for variant in runs.root.graphs]
         return [_root_recording(runs, runs.root, channel), *found]
+
+
+def orders_of(runs: FrameRuns) -> list[Ints]:
+    """Return by what the runs of each of :func:`recordings_of` are in order with all others."""
+    with runs.lock:
+        every = [runs.root.times, *(graph.times for graph in runs.root.graphs.values())]
+        return [runs.order_of_runs(times) for times in every]
 
 
 def _root_recording(

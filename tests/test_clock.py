@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -149,3 +151,68 @@ def test_a_clock_that_gives_no_time_is_one_clear_error(clock: Any, match: str) -
 def test_a_clock_that_is_not_there_is_one_clear_error(choice: Any) -> None:
     with pytest.raises(ValueError, match=r"clock is one of 'wall', .*, or a function of no arg"):
         instrument(nn.ReLU(), clock=choice)
+
+
+class TwoWays(nn.Module):
+    """One graph for each way, or a frame for the second."""
+
+    def __init__(self, *, is_closed: bool) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(1, 1), nn.Linear(1, 1)
+        self.is_closed = is_closed
+        self.num_calls = 0
+
+    def forward(self, x: torch.Tensor, way: bool) -> torch.Tensor:
+        if way:
+            return self.first(x)
+        if self.is_closed:
+            self.num_calls += 1
+        return self.second(x)
+
+
+def in_a_thread(call: Callable[[], Any]) -> None:
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+@pytest.mark.parametrize("budget", [None, 0.01])
+@pytest.mark.parametrize("clock", ["thread", toys.still_clock])
+def test_runs_are_in_their_order_whatever_the_clock_says(
+    clock: Any, budget: float | None, is_closed: bool
+) -> None:
+    def called(keep: Any) -> Any:
+        m = instrument(TwoWays(is_closed=is_closed), clock=clock, keep=keep, budget=budget)
+
+        def first() -> None:
+            end = time.thread_time() + 0.02
+            while time.thread_time() < end:
+                pass
+            for _ in range(9):
+                m(torch.ones(1, 1), True)
+
+        in_a_thread(first)
+        in_a_thread(lambda: [m(torch.ones(1, 1), False) for _ in range(7)])
+        return m
+
+    def calls(report: Any) -> list[int]:
+        return [
+            sum(row.num_calls for row in report.rows if row.name == name)
+            for name in ("first", "second")
+        ]
+
+    assert calls(called(5).report()) == [0, 5]
+    assert calls(called(10).report()) == [3, 7]
+    assert calls(called("all").report(9)) == [0, 7]
+    assert calls(called("all").report(4)) == [5, 7]
+
+
+def test_a_ring_by_the_clock_of_a_thread_stays_small() -> None:
+    m = instrument(nn.Linear(1, 1), clock="thread", keep=5)
+    recorder = None
+    for _ in range(40_000):
+        m(torch.ones(1, 1))
+        recorder = recorder or m._fx_instrument.graphs.variants[0].recorder
+    assert len(recorder.ends_ns()) == len(recorder.readings_ns()) == 5
+    assert sum(len(chunk.memory) for chunk in recorder._ends._chunks) < 100_000
