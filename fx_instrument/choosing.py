@@ -33,7 +33,7 @@ def choice_of(
     Raises:
         NoSuchRowError: no row does.
         TypeError: ``predicate`` cannot be called, or a pattern is no text.
-        ValueError: nothing is asked for.
+        ValueError: nothing is asked for, or by no pattern.
     """
     asked = {key: _texts_of(key, value) for key, value in patterns.items() if value is not None}
     if predicate is not None and not callable(predicate):
@@ -98,7 +98,10 @@ def _texts_of(key: str, patterns: Patterns) -> tuple[str, ...]:
     texts = (patterns,) if isinstance(patterns, str) else patterns
     if not isinstance(texts, Iterable) or not all(isinstance(text, str) for text in texts):
         raise TypeError(f"{key}= is a pattern or a sequence of them, as 'layer4.*', got {texts!r}")
-    return tuple(texts)
+    found = tuple(texts)
+    if not found:
+        raise ValueError(f"{key}= is a pattern or several, as 'layer4.*', got none")
+    return found
 
 
 def _module_names(row: Row) -> list[str]:

@@ -35,7 +35,7 @@ from .command_line import (
     whole_number,
     write_file,
 )
-from .comparing import COMPARED_COLUMNS, COMPARED_SORTABLE
+from .comparing import COMPARED_COLUMNS
 from .errors import NotComparableError
 from .head import head_of
 from .rows import Rows
@@ -180,7 +180,7 @@ def run_compare(argv: Sequence[str], args: argparse.Namespace) -> int:
         metavar="COLUMN",
         type=_compared_column,
         default="difference",
-        help="what differs most first, by difference (default) or ratio; before, after, p_value",
+        help="by which column; by default difference, what differs most first",
     )
     of_table.add_argument(
         "--no-sort",
@@ -220,7 +220,7 @@ def run_compare(argv: Sequence[str], args: argparse.Namespace) -> int:
 
 
 def _compared_column(text: str) -> str:
-    known = (*COMPARED_SORTABLE, EXECUTION)
+    known = (*COMPARED_COLUMNS, EXECUTION)
     if text not in known:
         near = did_you_mean(text, known) or f"; there are {', '.join(known)}"
         raise argparse.ArgumentTypeError(f"rows are not sorted by {text!r}{near}")

@@ -20,7 +20,7 @@ from .command_line import Parser, did_you_mean, whole_number, write_file
 from .fact_columns import FACT_COLUMNS, GATHERED_COLUMNS
 from .groups import GROUP_KEYS, group_columns, groups_by
 from .roofline import RATE_COLUMNS, ROOF_COLUMNS
-from .row_table import ALL_COLUMNS, SORTABLE, TABLE_COLUMNS, table_of
+from .row_table import ALL_COLUMNS, TABLE_COLUMNS, table_of
 from .rows import Rows
 from .table import Table
 
@@ -227,9 +227,7 @@ def settle_rows(
     Raises:
         CommandError: they do not.
     """
-    sortable = (
-        group_columns(args.by) if args.by else [key for key in ALL_COLUMNS if key in SORTABLE]
-    )
+    sortable = group_columns(args.by) if args.by else [*ALL_COLUMNS]
     is_known = args.sort in (None, LONGEST, EXECUTION, *sortable, *ALL_COLUMNS)
     is_after_space = not any(arg.startswith("--sort=") for arg in argv)
     if not is_known and is_after_space and getattr(args, positional) is None:

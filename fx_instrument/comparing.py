@@ -34,12 +34,11 @@ from .pairing import pairs_of_rows
 from .rows import Row, Rows
 from .saving import read_recording
 from .significance import ALPHA, is_found, paired, welch
-from .table import ABSENT, Table, check_top, counted, time_text
+from .table import ABSENT, Table, check_top, checked_columns, counted, time_text
 from .writing import Target, text_file
 
 __all__ = [
     "COMPARED_COLUMNS",
-    "COMPARED_SORTABLE",
     "Comparison",
     "Difference",
     "RowComparison",
@@ -66,8 +65,8 @@ COMPARED_COLUMNS = {
     "verdict": "Verdict",
 }
 
+_TEXTS = frozenset({"op", "name", "verdict"})
 _TIMES = frozenset({"before", "after", "difference", "difference_interval"})
-COMPARED_SORTABLE = ("before", "after", "difference", "ratio", "p_value")
 
 _NOTES = {
     UNSURE: "unknown: there are too few runs, or only a sketch of them, to tell it from noise",
@@ -321,8 +320,9 @@ class Comparison:
         Args:
             columns: which columns, by their keys; all by default.
             sort: ``difference`` or ``ratio`` for what differs most, one way or the other;
-                ``before`` or ``after`` for the longest; ``p_value`` for what is surest; in
-                execution order by default.
+                ``before`` or ``after`` for the longest; ``p_value`` for what is surest; an interval
+                for the largest lower end; text in the order of its characters; in execution order
+                by default.
             top: only so many rows, the first ones.
 
         Raises:
@@ -343,7 +343,7 @@ class Comparison:
             tuple(tuple(_cell(row, key) for key in keys) for row in rows),
             tuple(0 if sort else row.row.depth for row in rows),
             tuple(text for key, text in _NOTES.items() if key in verdicts and "verdict" in keys),
-            frozenset({"op", "name", "verdict"}),
+            _TEXTS,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -407,12 +407,18 @@ def _size_of_difference(row: RowComparison) -> float:
     return abs((row.after_ns or 0.0) - (row.before_ns or 0.0))
 
 
-def _sort_key(row: RowComparison, sort: str) -> float:
+def _sort_key(row: RowComparison, sort: str) -> Any:
+    if sort in _TEXTS:
+        return _cell(row, sort)
     if sort == "difference":
         return -_size_of_difference(row)
     if sort == "ratio":
         return -abs(math.log(row.ratio)) if row.ratio and row.ratio > 0 else math.inf
-    value = {"before": row.before_ns, "after": row.after_ns, "p_value": row.p_value}[sort]
+    if sort.endswith("_interval"):
+        interval = row.interval_ns if sort == "difference_interval" else row.ratio_interval
+        value = None if interval is None else interval[0]
+    else:
+        value = {"before": row.before_ns, "after": row.after_ns, "p_value": row.p_value}[sort]
     if value is None:
         return math.inf
     return value if sort == "p_value" else -value
@@ -420,15 +426,9 @@ def _sort_key(row: RowComparison, sort: str) -> float:
 
 def _checked_columns(columns: Sequence[str] | None, sort: str | None, top: int | None) -> list[str]:
     check_top(top)
-    if isinstance(columns, str):
-        raise ValueError(f"columns is a list of names, as [{columns!r}], got {columns!r}")
-    if sort is not None and sort not in COMPARED_SORTABLE:
-        raise ValueError(f"sort is one of {', '.join(COMPARED_SORTABLE)}, got {sort!r}")
-    keys = [*COMPARED_COLUMNS] if columns is None else [*columns]
-    for key in keys:
-        if key not in COMPARED_COLUMNS:
-            raise ValueError(f"there is no column {key!r}; there are {', '.join(COMPARED_COLUMNS)}")
-    return keys
+    if sort is not None and sort not in COMPARED_COLUMNS:
+        raise ValueError(f"sort is one of {', '.join(COMPARED_COLUMNS)}, got {sort!r}")
+    return checked_columns([*COMPARED_COLUMNS] if columns is None else columns, [*COMPARED_COLUMNS])
 
 
 def _cell(row: RowComparison, key: str) -> Any:

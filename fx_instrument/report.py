@@ -145,12 +145,14 @@ class Report(Rows):
         Args:
             columns: which columns, by their keys; the statistics by default.
             sort: the column by which the rows are sorted, the largest first or text in the order of
-                its characters, at each level; in execution order by default. It is shown where
-                ``columns`` is not given.
+                its characters, at each level; in execution order by default. An interval is sorted
+                by its lower end, and ``cumulative`` as ``percent``, by which it grows fastest. The
+                column is shown where ``columns`` is not given.
             top: only so many rows, the first ones.
 
         Raises:
-            ValueError: there is no such column, none to sort by, or ``top`` is no such number.
+            ValueError: there is no such column, it is there twice, there is none to sort by, or
+                ``top`` is no such number.
         """
         return table_of(self, columns, sort=sort, top=top)
 

@@ -26,6 +26,7 @@ from .table import (
     UNKNOWN,
     Table,
     check_top,
+    checked_columns,
     html_of_columns,
     text_of_columns,
     texts_of_floats,
@@ -34,7 +35,6 @@ from .table import (
 __all__ = [
     "ALL_COLUMNS",
     "COLUMNS",
-    "SORTABLE",
     "TABLE_COLUMNS",
     "columns_of",
     "html_summary_of",
@@ -78,8 +78,6 @@ _TIMES = RATE_TIMES | frozenset(
     {"mean", "std", "min", "median", "p90", "p95", "p99", "max", "total", "mean_interval",
      "median_interval"}
 )  # fmt: skip
-# An interval is no figure, and what is cumulative or a note depends on the order.
-SORTABLE = frozenset(ALL_COLUMNS) - {"mean_interval", "median_interval", "cumulative", "note"}
 
 LIMIT, TIE = "limit", "tie"
 
@@ -107,7 +105,7 @@ def table_of(
     keys = _checked_columns(measured, columns, sort, top)
     values = _columns_of_rows(measured)
     values.update(_more_columns(measured, {*keys, sort}))
-    order = measured.ordered(values[sort]) if sort else range(len(measured.rows))
+    order = _order(measured, values, sort)
     if sort in ("mean", "median", "total", "percent"):
         _note_ties(measured, values, order, sort)
     shares = [_self_share(measured, row) for row in measured.rows]
@@ -144,6 +142,18 @@ def table_of(
     )
 
 
+def _order(measured: Rows, values: dict[str, list[Any]], sort: str | None) -> Sequence[int]:
+    """Return the places of the rows as ``sort`` says; see :meth:`fx_instrument.Report.table`."""
+    if sort is None:
+        return range(len(measured.rows))
+    keys = values["percent" if sort == "cumulative" else sort]
+    if sort.endswith("_interval"):
+        keys = [None if interval is None else interval[0] for interval in keys]
+    elif sort == "note":
+        keys = [note or None for note in keys]
+    return measured.ordered(keys)
+
+
 def _joined(tables: Sequence[Table]) -> Table:
     """Return the tables of methods, one below the other."""
     rows: list[tuple[Any, ...]] = []
@@ -175,16 +185,12 @@ def _checked_columns(
     measured: Rows, columns: Sequence[str] | None, sort: str | None, top: int | None
 ) -> list[str]:
     check_top(top)
-    if isinstance(columns, str):
-        raise ValueError(f"columns is a list of names, as [{columns!r}], got {columns!r}")
     known = columns_of(measured)
-    if sort is not None and (sort not in SORTABLE or sort not in known):
-        names = ", ".join(key for key in known if key in SORTABLE)
-        raise ValueError(f"sort is one of {names}, got {sort!r}")
+    if sort is not None and sort not in known:
+        raise ValueError(f"sort is one of {', '.join(known)}, got {sort!r}")
     if columns is None:
         return [key for key in known if key in TABLE_COLUMNS or key == sort]
-    keys = [*columns]
-    for key in keys:
+    for key in columns:
         if key == "cores" and key not in known:
             raise ValueError(
                 'the column cores needs both clocks: instrument(model, clock=("wall", "process"))'
@@ -193,9 +199,7 @@ def _checked_columns(
             raise ValueError(
                 "the column spread needs several reports: fx_instrument.merge([before, after])"
             )
-        if key not in ALL_COLUMNS:
-            raise ValueError(f"there is no column {key!r}; there are {', '.join(known)}")
-    return keys
+    return checked_columns(columns, known)
 
 
 def columns_of(measured: Rows) -> list[str]:

@@ -19,6 +19,7 @@ __all__ = [
     "UNKNOWN",
     "Table",
     "check_top",
+    "checked_columns",
     "counted",
     "html_of_columns",
     "text_of_columns",
@@ -48,6 +49,23 @@ def check_top(top: object) -> None:
     """
     if top is not None and (not isinstance(top, int) or isinstance(top, bool) or top < 0):
         raise ValueError(f"top is the number of rows to show, from 0, got {top!r}")
+
+
+def checked_columns(columns: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Return the keys of the columns that are asked for.
+
+    Raises:
+        ValueError: they are no list, one of them is none of ``known``, or is there twice.
+    """
+    if isinstance(columns, str):
+        raise ValueError(f"columns is a list of names, as [{columns!r}], got {columns!r}")
+    keys = [*columns]
+    for place, key in enumerate(keys):
+        if key not in known:
+            raise ValueError(f"there is no column {key!r}; there are {', '.join(known)}")
+        if key in keys[:place]:
+            raise ValueError(f"columns has {key!r} twice")
+    return keys
 
 
 def text_of_columns(

@@ -415,7 +415,6 @@ def test_full_disk_leaves_no_half_file(workplace: Path) -> None:
         (["--sort", "spread"], "the column spread needs a report merged from several"),
         (["--sort=meen"], "argument --sort: the table of rows is not sorted by 'meen'; did you"),
         (["resnet18", "--sort", "meen"], "argument --sort: the table of rows is not sorted by 'm"),
-        (["--sort", "note"], "argument --sort: the table of rows is not sorted by 'note'"),
         (["--sort", "meen"], "torchvision has no model 'meen'\na model of your own is "),
         (["--where", "layer4"], "argument --where: expected KEY=GLOB with one of module, op, name"),
         (["--where", "colour=red"], "argument --where: expected KEY=GLOB with one of module, op, "),

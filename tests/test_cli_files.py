@@ -94,6 +94,7 @@ def test_comparison_prints_what_compare_gives(
         (["before.json", "after.json", "--fail-above", "nan"], 2),
         (["before.json", "after.json", "--rows"], 2),
         (["before.json", "after.json", "--sort", "mean"], 2),
+        (["before.json", "after.json", "--sort", "name"], 0),
         (["before.json", "after.json", "--columns", "mean"], 2),
     ],
 )

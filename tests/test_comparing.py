@@ -364,8 +364,13 @@ def test_table_is_sorted_by_size_of_the_difference() -> None:
     assert [row["name"] for row in comparison.table(sort="ratio").to_dict()] == ["b", "a", "c"]
     assert comparison.table(["ratio"]).to_dict() == [{"ratio": 1.5}, {"ratio": 0.5}, {"ratio": 1.0}]
     assert str(comparison).splitlines()[-1].startswith("c ")
-    with pytest.raises(ValueError, match="sort is one of before"):
-        comparison.table(sort="name")
+    assert [row["name"] for row in comparison.table(sort="name").to_dict()] == ["a", "b", "c"]
+    for key in comparison.table().columns:
+        assert len(comparison.table(sort=key).rows) == 3
+    with pytest.raises(ValueError, match="sort is one of op, name, before"):
+        comparison.table(sort="mean")
+    with pytest.raises(ValueError, match="columns has 'name' twice"):
+        comparison.table(["name", "name"])
     with pytest.raises(ValueError, match="no column 'mean'"):
         comparison.table(["mean"])
     with pytest.raises(ValueError, match="top is the number"):

@@ -462,6 +462,8 @@ def test_a_pattern_that_fits_nothing_names_what_is_near() -> None:
 
 def test_a_choice_of_nothing_or_of_no_text_is_an_error() -> None:
     report = framed()
+    with pytest.raises(ValueError, match=r"module= is a pattern or several, .*, got none"):
+        report.where(module=[])
     with pytest.raises(ValueError, match="needs one of module=, op=, name=, target=, class_="):
         report.where()
     with pytest.raises(TypeError, match=r"as module='layer4.\*'"):

@@ -74,12 +74,30 @@ def test_columns_are_chosen_by_their_keys() -> None:
     assert table.text("github").splitlines()[0] == "| Op   |   Mean (us) |   Max (us) |"
 
 
+def test_rows_are_sorted_by_any_column() -> None:
+    report = report_of([1, 2, 3, 4] * 10, [4, 5, 6, 7] * 10, [2, 3, 4, 9] * 10)
+    for key in report.table().columns:
+        table = report.table(sort=key)
+        assert sorted(row["name"] for row in table.to_dict()) == ["a", "b", "c"]
+    for key in ("mean", "min", "mean_interval", "median_interval", "total"):
+        names = [row["name"] for row in report.table(sort=key).to_dict()]
+        values = [row[key] for row in report.table([key], sort=key).to_dict()]
+        lows = [value[0] if isinstance(value, tuple) else value for value in values]
+        assert lows == sorted(lows, reverse=True)
+        assert names[0] == "b"
+    cumulative = [row["cumulative"] for row in report.table(sort="cumulative").to_dict()]
+    assert cumulative == [row["cumulative"] for row in report.table(sort="percent").to_dict()]
+    assert cumulative[-1] == pytest.approx(100)
+
+
 def test_wrong_choices_are_errors_that_tell_what_there_is() -> None:
     report = report_of([1, 2])
     with pytest.raises(ValueError, match="no column 'median_ns'; there are op, name, calls, mean"):
         report.table(["median_ns"])
-    with pytest.raises(ValueError, match=r"sort is one of op, name, calls, mean, .*, got 'note'"):
-        report.table(sort="note")
+    with pytest.raises(ValueError, match=r"sort is one of op, name, calls, mean, .*, got 'spred'"):
+        report.table(sort="spred")
+    with pytest.raises(ValueError, match="columns has 'name' twice"):
+        report.table(["name", "mean", "name"])
     for top in (-1, 1.5, "3", True):
         for show in (report.table, report.summary):
             with pytest.raises(ValueError, match=f"top is the number of rows .*, got {top!r}"):
