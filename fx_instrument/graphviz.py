@@ -75,10 +75,12 @@ def _shape_lines(facts: RowFacts) -> list[str]:
 def _edges(measured: Rows) -> Iterator[str]:
     """Give an edge for what a node takes from another, and a dashed one for what a frame calls."""
     places = {id(row): index for index, row in enumerate(measured.rows)}
-    roots = [index for index, row in enumerate(measured.rows) if row.depth == 0]
-    for index, taken in zip(roots, measured.recording.inputs, strict=False):
+    by_index = {row.index: index for index, row in enumerate(measured.rows)}
+    for row_index, taken in enumerate(measured.recording.inputs):
         for other in taken:
-            yield f"  n{roots[other]} -> n{index};\n"
+            # Those that were not chosen are not drawn.
+            if row_index in by_index and other in by_index:
+                yield f"  n{by_index[other]} -> n{by_index[row_index]};\n"
     for row in measured.rows:
         for below in row.rows:
             yield f"  n{places[id(row)]} -> n{places[id(below)]} [style=dashed];\n"

@@ -304,7 +304,8 @@ class Report(Rows):
 
         Such as ``model;layer1;layer1.0;layer1_0_conv1 (call_module) 12345``: the opened modules and
         frames that a row stands in, and its self time, in whole nanoseconds a run. All times add up
-        to the mean time of a run, to 1 ns. A semicolon, a percent sign or a line break in a name
+        to the mean time of a run, to 1 ns, unless :meth:`corrected` has left less than nothing of a
+        row, which is 0 here. A semicolon, a percent sign or a line break in a name
         stands there as in a URL: ``%3B``.
 
         Args:
@@ -373,7 +374,7 @@ class Report(Rows):
         """Write the graph for Graphviz, as in ``dot -Tsvg``, coloured by share of the time.
 
         An arrow leads from each node to those that take what it gives. A dashed one leads from a
-        frame to what it calls, of which no more is known.
+        frame to what it calls, of which no more is known. Other methods are not drawn.
 
         Args:
             path: as for :meth:`to_chrome_trace`.

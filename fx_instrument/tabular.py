@@ -31,7 +31,7 @@ _SPECIAL = re.compile(r"[\\`*{}\[\]|~#!]|\b_|_\b|__")
 
 def write_csv(measured: Rows, target: Target) -> None:
     """Write the rows with their figures; see :meth:`fx_instrument.Report.to_csv`."""
-    rows = _rows_of(measured, columns_of(measured))
+    rows = [row for part in measured.with_runs for row in _rows_of(part, columns_of(part))]
     with text_file(target) as file:
         writer = csv.DictWriter(file, [*_csv_fields(rows[0])] if rows else [])
         writer.writeheader()
@@ -56,6 +56,8 @@ def _csv_fields(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rows_of(measured: Rows, columns: Sequence[str]) -> list[dict[str, Any]]:
     """Return the fields of each row, the unit of times in their names."""
+    if not measured.num_runs:  # only methods have run, which have rows of their own
+        return []
     table = table_of(measured, columns)
     found = []
     for row, values in zip(measured.rows, table.to_dict(), strict=True):
