@@ -42,7 +42,7 @@ from .tape import Recorded, Stopwatch, ValueChanged, is_recording, record
 from .tracer import is_leaf, reason_to_close, runs_no_python
 from .variants import Graphs, Variant
 
-__all__ = ["FrameRuns", "GraphFrame", "Run", "like", "place_of_call"]
+__all__ = ["FrameRuns", "GraphFrame", "Run", "like"]
 
 # Readings that may wait as Python objects before they are packed.
 _MAX_PENDING_READINGS = 2**16
@@ -271,11 +271,10 @@ class FrameRuns:
             firsts = [self.num_runs]
             for method, site in self._roots().items():
                 numbers = [n for times in self.times_of_runs(method) for n in times.kept_runs]
-                first = sorted(numbers)[-keep] if len(numbers) > keep else min(numbers, default=0)
+                firsts += sorted(numbers)[-keep:][:1]
                 if len(numbers) > keep:
                     for times in site.all_times():
-                        times.forget_before(first)
-                firsts += [first] if numbers else []
+                        times.forget_before(firsts[-1])
             self._forget_ends_before(min(firsts))
         if keep == "all":
             self.guard.add(added)
@@ -435,7 +434,7 @@ class FrameRuns:
         """
         with self.lock:
             if key not in inner:
-                file, line = place_of_call(sys._getframe(1))
+                file, line = _place_of_call(sys._getframe(1))
                 if module is not None:
                     row = row._replace(name=_new_name(row.name, inner.values()))
                 inner[key] = CallSite(row, self._new_times(), RowFacts(class_name, file, line))
@@ -837,7 +836,7 @@ FrameRuns.run_class = Run
 _ENDS = (FrameRuns.run.__code__, DRIVING_CODE)
 
 
-def place_of_call(frame: types.FrameType) -> tuple[str | None, int | None]:
+def _place_of_call(frame: types.FrameType) -> tuple[str | None, int | None]:
     """Return the file and the line of the user's statement that ``frame`` was called from."""
     place = users_place(frame, _ENDS)
     return (place.code.co_filename, line_at(place)) if place else (None, None)

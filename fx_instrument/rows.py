@@ -568,10 +568,11 @@ def _without_warmup(recording: Recording, warmup: int | str) -> Recording:
     if warmup == "auto":
         if recording.sketch is not None:
             check_kept(recording, 'warmup="auto"')
+        # Where the first runs are kept no more, what is slow among the rest is no warm-up.
+        if recording.num_forgotten:
+            return recording
         readings_ns = recording.readings_ns
         number = num_warmup_runs(readings_ns[:, -1] - readings_ns[:, 0])
-        # Where the first runs are kept no more, what is slow among the rest is no warm-up.
-        number = 0 if recording.num_forgotten else number
     elif isinstance(warmup, int) and not isinstance(warmup, bool) and warmup >= 0:
         # Of those that are kept no more, the first were the warm-up.
         number = max(warmup - recording.num_forgotten, 0)

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
+from .counting import tensors_of
 from .errors import NotAModuleError
 from .figures import figures_of_runs
 from .module import timed_and_eager
@@ -69,9 +68,8 @@ def slowdown(model: nn.Module, *args: Any, **kwargs: Any) -> Slowdown:
     timed, eager = timed_and_eager(model)
     ratios: list[float] = []
     with preserved(eager, *args, *kwargs.values()) as copies:
-        for value in tree_leaves((args, kwargs)):
-            if isinstance(value, torch.Tensor):
-                copies.keep(value)
+        for tensor in tensors_of((args, kwargs)):
+            copies.keep(tensor)
         # The first run captures, the second finds the graph.
         for arm in (eager, timed, eager, timed):
             _time_of(arm, args, kwargs, 1)
