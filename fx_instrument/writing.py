@@ -129,7 +129,7 @@ def _is_replaced(path: str | os.PathLike[str]) -> bool:
     """Whether another file takes the place of what is at ``path``, which may be nothing.
 
     Raises:
-        OSError: it is a directory, or may not be written.
+        OSError: it is a directory, is named as one, or may not be written.
     """
     descriptor = _descriptor_of(path)
     if descriptor is not None:
@@ -138,6 +138,9 @@ def _is_replaced(path: str | os.PathLike[str]) -> bool:
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
+        # The real path, which is what is written to, has no slash at its end.
+        if os.fsdecode(path).endswith(os.sep):
+            raise
         return True
     if not stat.S_ISREG(mode):
         if stat.S_ISDIR(mode):

@@ -76,6 +76,8 @@ def test_link_is_followed_and_permissions_are_kept(way: tuple[Open, Any], tmp_pa
     ("name", "reason"),
     [
         ("missing/a", "No such file or directory"),
+        ("missing/", "No such file or directory"),
+        ("file/", "Not a directory"),
         ("", "Is a directory"),
         ("n" * 300, "File name too long"),
         ("file/a", "Not a directory"),
@@ -88,7 +90,7 @@ def test_what_cannot_be_written_is_told_with_its_path(
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to("loop")
     before = sorted(tmp_path.iterdir())
-    path = tmp_path / name
+    path = f"{tmp_path}/{name}"
     for attempt in (lambda: way[0](path).__enter__(), lambda: check_writable(path)):
         with pytest.raises(FileAccessError, match=f"cannot write '{path}': {reason}") as caught:
             attempt()
