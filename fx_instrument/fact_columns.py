@@ -16,7 +16,6 @@ __all__ = [
     "fact_notes",
     "fact_values",
     "flop_bounds",
-    "in_common",
     "module_of",
     "moved_bytes",
     "shape_of",
@@ -31,20 +30,25 @@ FACT_COLUMNS = {
     "source": "Source",
     "shape": "Output shape",
     "dtype": "Output dtype",
+    "device": "Output device",
+    "memory_format": "Output memory format",
     "params": "Parameters",
+    "param_bytes": "Parameters (bytes)",
     "flops": "FLOP",
     "bytes": "Read + written (bytes)",
+    "bytes_read": "Read (bytes)",
+    "bytes_written": "Written (bytes)",
     "output_bytes": "Output (bytes)",
     "live": "Live (bytes)",
     "peak": "Peak (bytes)",
 }
 
-FACT_TEXTS = frozenset({"class", "module", "target", "source", "shape", "dtype"})
+FACT_TEXTS = frozenset(
+    {"class", "module", "target", "source", "shape", "dtype", "device", "memory_format"}
+)
 
 # Those that are only known once annotate() has run the model.
-GATHERED_COLUMNS = frozenset(
-    {"shape", "dtype", "params", "flops", "bytes", "output_bytes", "live", "peak"}
-)
+GATHERED_COLUMNS = frozenset(FACT_COLUMNS) - {"class", "module", "target", "source"}
 
 AT_LEAST = ">="
 
@@ -78,14 +82,11 @@ def shape_of(row: Row) -> str | None:
     return ", ".join("x".join(map(str, shape)) or "()" for shape in shapes) or "no tensor"
 
 
-def in_common(names: Sequence[str]) -> str:
-    """Return the names, or the one name that all of them are."""
-    return ", ".join(names if len({*names}) > 1 else names[:1])
-
-
-def _dtype_of(row: Row) -> str | None:
-    dtypes = row.facts.dtypes
-    return None if dtypes is None else in_common(dtypes) or "no tensor"
+def _in_common(names: Sequence[str] | None) -> str | None:
+    """Return what is known of each tensor, or the one thing that is so of all of them."""
+    if names is None:
+        return None
+    return ", ".join(names if len({*names}) > 1 else names[:1]) or "no tensor"
 
 
 def moved_bytes(row: Row) -> int | None:
@@ -102,10 +103,15 @@ _VALUES: dict[str, Callable[[Row], Any]] = {
     "target": lambda row: row.target,
     "source": source_of,
     "shape": shape_of,
-    "dtype": _dtype_of,
+    "dtype": lambda row: _in_common(row.facts.dtypes),
+    "device": lambda row: _in_common(row.facts.devices),
+    "memory_format": lambda row: _in_common(row.facts.memory_formats),
     "params": lambda row: row.facts.num_params,
+    "param_bytes": lambda row: row.facts.param_bytes,
     "flops": lambda row: row.facts.flops,
     "bytes": moved_bytes,
+    "bytes_read": lambda row: row.facts.bytes_read,
+    "bytes_written": lambda row: row.facts.bytes_written,
     "output_bytes": lambda row: row.facts.output_bytes,
     "live": lambda row: row.facts.live_bytes,
     "peak": lambda row: row.facts.peak_bytes,

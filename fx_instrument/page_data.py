@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .annotated_code import CodeSection, annotated_sections
-from .fact_columns import FACT_COLUMNS, in_common
+from .fact_columns import FACT_COLUMNS
 from .figures import figures_of_runs
 from .head import head_of
 from .recording import ClosedFrame
@@ -46,16 +46,6 @@ _COMPARED_FIRST = ("name", "verdict", "before", "after", "difference", "ratio")
 
 # In the place of that of a row: no row, but a module; a row that the table does not have.
 _NO_ROW, _NOT_SHOWN = -1, -2
-
-# What no table shows, but the facts of one row do.
-_MORE_FACTS = {
-    "place": "Source file",
-    "devices": "Output device",
-    "memory_formats": "Output memory format",
-    "param_bytes": "Parameters (bytes)",
-    "bytes_read": "Read (bytes)",
-    "bytes_written": "Written (bytes)",
-}
 
 
 def report_data(measured: Rows) -> dict[str, Any]:
@@ -189,7 +179,8 @@ def _part_of(measured: Rows, name: str) -> dict[str, Any]:
         is_empty = column.get("same", ABSENT) in (None, ABSENT) and "same" in column
         column["shown"] = column["key"] in _SHOWN and not is_empty
         column["is_fact"] = column["key"] in FACT_COLUMNS or column["key"] in RATE_COLUMNS
-    columns += _fact_columns(measured.rows)
+    paths = [row.facts.place for row in measured.rows]
+    columns.append({**_column("place", "Source file", paths, "text"), "is_fact": True})
     figures = measured.figures
     return {
         "name": name,
@@ -279,23 +270,6 @@ def _self_ns(rows: Sequence[Row]) -> list[float | None]:
         else None
         for row in rows
     ]
-
-
-def _fact_columns(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return what is known of rows that no table shows."""
-    columns = []
-    for key, header in _MORE_FACTS.items():
-        values: list[Any]
-        if key == "place":
-            values = [row.facts.place for row in rows]
-        elif key in ("devices", "memory_formats"):
-            found = [getattr(row.facts, key) for row in rows]
-            values = [None if names is None else in_common(names) or "no tensor" for names in found]
-        else:
-            values = [getattr(row.facts, key) for row in rows]
-        kind = "text" if key in ("place", "devices", "memory_formats") else "number"
-        columns.append({**_column(key, header, values, kind), "is_fact": True})
-    return columns
 
 
 def histogram_of(measured: Rows, row: Row, figures: Any = None) -> dict[str, Any] | None:

@@ -105,15 +105,17 @@ class Report(Rows):
         * ``module``: the path of that module; empty for the model itself.
         * ``target``: what it calls or gets.
         * ``source``: the file and the line of the call, in the user's code.
-        * ``shape``, ``dtype``: of the tensors that it gives.
-        * ``params``: how many parameters the module that it calls has.
+        * ``shape``, ``dtype``, ``device``, ``memory_format``: of the tensors that it gives.
+        * ``params``, ``param_bytes``: how many parameters the module that it calls has, and what
+          they take.
         * ``flops``: floating-point operations of a run, a multiply-add counted as two, as
           :mod:`torch.utils.flop_counter` has them: of matrix products, convolutions and attention.
           What does no arithmetic on floating-point numbers has 0: views, copies, allocations, and
           what works on integers. All else is unknown, also what is as simple as an addition;
           ``>=`` stands before a figure where some operations are not known.
         * ``bytes``: what it reads and writes in a run: inputs, parameters and outputs of each
-          operation in it, whether in memory or in a cache.
+          operation in it, whether in memory or in a cache. ``bytes_read`` and ``bytes_written``
+          are its parts.
         * ``output_bytes``: what it gives takes so much.
         * ``live``, ``peak``: the bytes that are alive after it, and the most while it ran: inputs
           of the run and all that it has made, each storage once, so that views add nothing;

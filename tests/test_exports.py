@@ -250,8 +250,9 @@ HEADER = [
     "depth", "op", "name", "target", "module", "num_runs", "calls", "mean_ns", "mean_low_ns",
     "mean_high_ns", "std_ns", "min_ns", "median_ns", "median_low_ns", "median_high_ns",
     "p90_ns", "p95_ns", "p99_ns", "max_ns", "total_ns", "percent", "cumulative", "outliers",
-    "note", "class", "file", "line", "shape", "dtype", "params", "flops", "has_all_flops",
-    "bytes", "output_bytes", "live", "peak", "gflops", "gbs", "intensity", "attainable",
+    "note", "class", "file", "line", "shape", "dtype", "device", "memory_format", "params",
+    "param_bytes", "flops", "has_all_flops", "bytes", "bytes_read", "bytes_written",
+    "output_bytes", "live", "peak", "gflops", "gbs", "intensity", "attainable",
     "attained", "headroom_ns",
 ]  # fmt: skip
 
@@ -260,8 +261,8 @@ STATISTICS = [
     "p90", "p95", "p99", "max", "total", "percent", "cumulative", "outliers", "note",
 ]  # fmt: skip
 FACTS = [
-    "class", "module", "target", "source", "shape", "dtype", "params", "flops", "bytes",
-    "output_bytes", "live", "peak",
+    "class", "module", "target", "source", "shape", "dtype", "device", "memory_format", "params",
+    "param_bytes", "flops", "bytes", "bytes_read", "bytes_written", "output_bytes", "live", "peak",
 ]  # fmt: skip
 RATES = [
     "gflops", "gbs", "intensity", "attainable", "attained", "headroom",

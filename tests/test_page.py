@@ -477,7 +477,7 @@ def test_facts_of_a_row_are_shown_and_the_unknown_named(browser: Browser) -> Non
     assert browser.fact("class") == "net.Block"
     assert browser.fact("place") == "/home/net.py:12"
     assert browser.fact("shape") == "2x3"
-    assert browser.fact("devices") == "cpu"
+    assert browser.fact("device") == "cpu"
     assert browser.fact("flops") == ">= 1,234,567"
     unknown = browser.one(".detail p.unknown").text
     assert unknown.startswith("unknown: ")

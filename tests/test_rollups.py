@@ -78,17 +78,21 @@ def column(table: fx_instrument.Table, key: str) -> list[Any]:
 def test_facts_are_columns_that_are_shown_if_asked_for() -> None:
     facts = RowFacts(
         class_name="nets.Net", file="/home/me/nets.py", line=12, shapes=((2, 3), ()),
-        dtypes=("float32", "int64"), num_params=7, flops=40, bytes_read=6, bytes_written=4,
-        output_bytes=32, live_bytes=64, peak_bytes=128,
+        dtypes=("float32", "int64"), devices=("cpu", "cpu"),
+        memory_formats=("channels_last", "contiguous"), num_params=7, param_bytes=28, flops=40,
+        bytes_read=6, bytes_written=4, output_bytes=32, live_bytes=64, peak_bytes=128,
     )  # fmt: skip
-    keys = ["class", "module", "target", "source", "shape", "dtype", "params", "flops", "bytes"]
+    keys = ["class", "module", "target", "source", "shape", "dtype", "device", "memory_format"]
+    keys += ["params", "param_bytes", "flops", "bytes", "bytes_read", "bytes_written"]
     keys += ["output_bytes", "live", "peak"]
     report = report_of("ab", [10, 30], facts=[facts])
     first, second = report.table(keys).to_dict()
     assert first == {
         "class": "nets.Net", "module": "", "target": "torch.a", "source": "nets.py:12",
-        "shape": "2x3, ()", "dtype": "float32, int64", "params": 7, "flops": 40, "bytes": 10,
-        "output_bytes": 32, "live": 64, "peak": 128,
+        "shape": "2x3, ()", "dtype": "float32, int64", "device": "cpu",
+        "memory_format": "channels_last, contiguous", "params": 7, "param_bytes": 28, "flops": 40,
+        "bytes": 10, "bytes_read": 6, "bytes_written": 4, "output_bytes": 32, "live": 64,
+        "peak": 128,
     }  # fmt: skip
     assert {key for key, value in second.items() if value is not None} == {"module", "target"}
     assert not {*keys} & {*report.table().columns}
