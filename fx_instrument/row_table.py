@@ -130,7 +130,7 @@ def table_of(
         tuple(keys),
         tuple(ALL_COLUMNS[key] for key in keys),
         _TIMES & {*keys},
-        tuple(zip(*([*map(values[key].__getitem__, shown)] for key in keys), strict=True)),
+        tuple(zip(*(map(values[key].__getitem__, shown) for key in keys), strict=True)),
         tuple(measured.rows[index].depth for index in shown),
         tuple(notes),
         _TEXTS,
