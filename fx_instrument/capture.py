@@ -42,7 +42,7 @@ class Capture:
     """
 
     graph: fx.Graph
-    holds: Callable[[nn.Module], bool]
+    holds: Callable[..., bool]
     constants: Mapping[str, torch.Tensor]
     closed: Mapping[str, ClosedFrame] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)

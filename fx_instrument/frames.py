@@ -49,6 +49,10 @@ _MAX_PENDING_READINGS = 2**16
 
 _CALL_OF_MODULE = nn.Module._wrapped_call_impl.__code__
 
+# From where a call of a module is looked up to who makes it: a call of a run, one of a frame, that
+# of the mark, and that of the module. Not to go through these takes a tenth of the time.
+_TO_CALLER = 5
+
 
 _ODD = (nn.Module, types.FunctionType, types.MethodType, list, tuple, dict)
 
@@ -553,7 +557,7 @@ class Run:
         """Return what is known of ``module``, and where ``frame`` calls it."""
         member = self.runs.member(module)
         called: type | str = type(module) if member is None else member.path
-        caller = statement_around(sys._getframe(2), frame.site.passed)
+        caller = statement_around(sys._getframe(_TO_CALLER), frame.site.passed)
         key = called, caller.f_code.co_filename, caller.f_lineno
         site = frame.site.inner.get(key)
         if site is None:

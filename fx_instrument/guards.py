@@ -104,9 +104,12 @@ def _member(module: nn.Module, name: str) -> Any:
 
 def _holds_same(attributes: dict[str, Any], values: tuple[Any, ...]) -> bool:
     """Whether a dict holds those very values, in that order, but for a mark."""
+    size = len(attributes)
     if SLOT in attributes:
-        attributes = {name: value for name, value in attributes.items() if name != SLOT}
-    return len(attributes) == len(values) and all(map(operator.is_, attributes.values(), values))
+        if next(reversed(attributes)) != SLOT:
+            attributes = {name: value for name, value in attributes.items() if name != SLOT}
+        size -= 1
+    return size == len(values) and all(map(operator.is_, attributes.values(), values))
 
 
 def forward_of(cls: type) -> Any:
@@ -582,10 +585,11 @@ class Facts:
         self._namespace.update(names)
         self._require(condition, once=True)
 
-    def compile(self) -> Callable[[nn.Module], bool]:
+    def compile(self) -> Callable[..., bool]:
         """Return a function that tells whether the facts hold of a given root module.
 
-        It is generated code, at about 30 ns a fact, as it runs before every call.
+        It can be given the arguments of a call as well, on which none of them depends. It is
+        generated code, at about 30 ns a fact, as it runs before every call.
         """
         if self._tensors:
             tensors = [tensor for _, tensor in self._tensors.values()]
@@ -593,11 +597,11 @@ class Facts:
             self._require(f"{check}({', '.join(place for place, _ in self._tensors.values())})")
         body = "".join(f"        {line}\n" for line in self._lines)
         source = (
-            f"def holds(root):\n    try:\n{body}        return True\n"
+            f"def holds(root, args=(), kwargs=None):\n    try:\n{body}        return True\n"
             "    except (AttributeError, KeyError, ValueError):\n        return False\n"
         )
         exec(source, self._namespace)
-        holds: Callable[[nn.Module], bool] = self._namespace["holds"]
+        holds: Callable[..., bool] = self._namespace["holds"]
         return holds
 
     def _add_value(self, expression: str, value: Any) -> None:

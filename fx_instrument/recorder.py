@@ -294,14 +294,11 @@ class _LastReadings(threading.local):
     readings: Sequence[float] = ()
 
 
-class _HandOver:
-    """Takes the readings of a run as a list does, and hands them to who ran it."""
+class _HandOver(list[Any]):
+    """A list that stays empty, as it hands the readings of a run to who ran it."""
 
     def append(self, readings: Sequence[float]) -> None:
         LAST.readings = readings
-
-    def __len__(self) -> int:
-        return 0
 
 
 LAST = _LastReadings()

@@ -538,7 +538,7 @@ class Graphs:
         kwargs: Mapping[str, Any],
     ) -> Variant:
         found = capture(self.model, args, kwargs, self._openness_below())
-        return self._add(found, _of_module(found.holds), binding)
+        return self._add(found, found.holds, binding)
 
     def _add(
         self,
@@ -677,12 +677,6 @@ class Graphs:
             if node.op == "get_attr" and node.target in names:
                 node.target = names[node.target]
         return {names[name]: constant for name, constant in found.constants.items()}
-
-
-def _of_module(
-    holds: Callable[[nn.Module], bool],
-) -> Callable[[nn.Module, tuple[Any, ...], Mapping[str, Any]], bool]:
-    return lambda module, args, kwargs: holds(module)
 
 
 def _required(forward: Callable[..., Any]) -> dict[str, Hashable]:
