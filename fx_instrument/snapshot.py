@@ -381,8 +381,10 @@ def is_same(container: Any, contents: Any) -> bool:
     if isinstance(container, set):
         return {id(item) for item in container} == {id(item) for item in contents}
     if type(container) is dict:
-        container, contents = [*container, *container.values()], [*contents, *contents.values()]
-    elif isinstance(container, dict):
+        return all(map(operator.is_, container, contents)) and all(
+            map(operator.is_, container.values(), contents.values())
+        )
+    if isinstance(container, dict):
         container, contents = (
             list(itertools.chain.from_iterable(items_of(each))) for each in (container, contents)
         )
