@@ -169,11 +169,9 @@ class OperationCounter(TorchDispatchMode):
             output = func(*args, **kwargs)
             self._add_outputs(tensors_of(output))
             return output
-        if func not in flop_registry and func is not torch.ops.prim.device.default:
+        if func not in flop_registry and _is_composite(func):
             with self:
-                output = func.decompose(*args, **kwargs)
-            if output is not NotImplemented:
-                return output
+                return func._op_dk(_COMPOSITE, *args, **kwargs)
         operation = _Operation(func, args, kwargs)
         made_here = func._overloadpacket in _LIFTS
         for tensor in operation.inputs:
@@ -242,6 +240,21 @@ class OperationCounter(TorchDispatchMode):
         self._peak_bytes = max(self._peak_bytes, self._live_bytes)
 
 
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
+def _is_composite(func: Any) -> bool:
+    """Whether ``func`` is made of other operations, which are those that run.
+
+    Some that are not can be written in Python by others, which is for compilers.
+    """
+    name = func.name()
+    # Some, such as prim::device, are not known to the dispatcher at all.
+    return torch._C._dispatch_has_kernel(name) and (
+        torch._C._dispatch_has_kernel_for_dispatch_key(name, _COMPOSITE)
+    )
+
+
 class _Operation:
     """One call of an operation.
 
@@ -297,6 +310,8 @@ class _Operation:
         given = {_address_of(tensor) for tensor in self.inputs}
         new = [tensor for tensor in outputs if _address_of(tensor) not in given]
         num_written = distinct_bytes([*new, *self.written])
+        if self.name in _OF_SIZE:
+            return 0, num_written
         read = [tensor for tensor in self.inputs if id(tensor) not in overwritten]
         if self.name in _GATHERS and read:
             # Of a table it reads what it gives.
@@ -387,6 +402,14 @@ _ALLOCATIONS = frozenset(
     {
         "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided",
         "resize_", "resize_as_", "set_",
+    }
+)  # fmt: skip
+
+# They give new values, to which the tensor that they are given only gives size and dtype.
+_OF_SIZE = frozenset(
+    {
+        "full_like", "new_full", "new_ones", "new_zeros", "ones_like", "rand_like", "randint_like",
+        "randn_like", "zeros_like",
     }
 )  # fmt: skip
 

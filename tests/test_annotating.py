@@ -158,6 +158,37 @@ def test_what_the_registry_has_no_formula_for_is_unknown_and_not_0(
     assert not facts.has_all_flops
 
 
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("upsampling", ["nearest", "nearest-exact", "bilinear", "bicubic"])
+def test_operations_are_those_that_run(upsampling: str, mode: Callable[[], Any]) -> None:
+    # Torch can write them by many others, for compilers.
+    x = torch.ones(1, 2, 3, 4)
+    with mode():
+        facts = facts_of_function(
+            lambda x: functional.interpolate(x, scale_factor=2, mode=upsampling), x
+        )
+    assert (facts.bytes_read, facts.bytes_written) == (4 * 24, 4 * 24 * 4)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.zeros_like,
+        torch.ones_like,
+        lambda x: torch.full_like(x, 2.0),
+        torch.rand_like,
+        torch.randn_like,
+        lambda x: torch.randint_like(x, 3),
+        lambda x: x.new_zeros(5, 3),
+        lambda x: x.new_ones(5, 3),
+        lambda x: x.new_full((5, 3), 2.0),
+    ],
+)
+def test_what_only_gives_size_and_dtype_is_not_read(function: Callable[..., Any]) -> None:
+    facts = facts_of_function(function, X)
+    assert (facts.bytes_read, facts.bytes_written) == (0, 4 * 5 * 3)
+
+
 @pytest.mark.parametrize(
     "function",
     [
