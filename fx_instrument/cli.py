@@ -73,6 +73,7 @@ from .command_line import (
     write_file,
 )
 from .head import choice_in_words
+from .resuming import make_steps
 from .table import counted
 from .version import __version__
 
@@ -596,7 +597,7 @@ def measure(
         for num_done in range(num_warmup + num_runs):
             if num_done == num_warmup:
                 reset(timed)
-            timed(*inputs)
+            make_steps(timed(*inputs))
             progress.show(num_done + 1)
         if has_facts:
             annotate(timed, *inputs)

@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from .errors import NotComparableError
 from .figures import NUM_BATCHES, batch_means
+from .head import choice_in_words
 from .page import write_page
 from .page_data import compared_part, comparison_data
 from .pairing import pairs_of_rows
@@ -295,6 +296,9 @@ class Comparison:
         ]
         lines.append(f"rows: {', '.join(counts)}")
         lines += [_runs_in_words("before", self.before), _runs_in_words("after", self.after)]
+        for side, measured in (("before", self.before), ("after", self.after)):
+            if measured.choice is not None:
+                lines.append(f"{side}: {choice_in_words(measured)}")
         if _take_turns(self.before, self.after):
             lines.append("the runs took turns: batches of the same time are compared in pairs")
         differing = _differing(self.before, self.after)

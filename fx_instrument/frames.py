@@ -565,6 +565,8 @@ class Run:
                 name, target = name_of_path(called), called
             else:
                 name, target = called.__name__, f"{called.__module__}.{called.__qualname__}"
+                if module.__dict__ is self.runs.root_state:
+                    target = ""
             row = NodeRow(name, "call_module", target, frame.path, True)
             class_name = name_of_class(type(module))
             site = self.runs.new_call_site(frame.site.inner, key, row, class_name, module)

@@ -439,8 +439,9 @@ class Report(Rows):
         """Raise if a module takes more time than it may.
 
         What a module takes in a run is the sum of all rows in it and below it, no time counted
-        twice; its figures are of the runs that it was part of. A figure that is not known, as the
-        quantiles of several rows of a sketch, is not within any limit.
+        twice, whichever of them :meth:`where` chose; its figures are of the runs that it was part
+        of. A figure that is not known, as the quantiles of several rows of a sketch, is not within
+        any limit.
 
         Args:
             pattern: of the paths of modules, as in ``fnmatch``, where ``*`` stands for dots too. A
@@ -513,7 +514,8 @@ def load(path: str | os.PathLike[str]) -> Report:
 def merge(reports: Iterable[Report | str | os.PathLike[str]]) -> Report:
     """Return one report of what several processes measured of the same model.
 
-    Rows with the same name, op, target and module are one row. All runs are kept, those of each
+    Rows with the same name, op, target and module are one row, and all rows are there, whichever of
+    them :meth:`Report.where` chose. All runs are kept, those of each
     report in their order after those of the report before, as the clocks of two processes have
     nothing to do with each other; sketches are added. Counts are added, and so are the runs that
     raised and the runs of other methods. What differs between the environments is shown of all.

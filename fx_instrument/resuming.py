@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import types
 from collections.abc import Generator
 from typing import Any, Protocol
 
-__all__ = ["DRIVING_CODE", "RESUMABLE", "Steps", "resumed"]
+__all__ = ["DRIVING_CODE", "RESUMABLE", "Steps", "make_steps", "resumed"]
 
 RESUMABLE = frozenset({types.GeneratorType, types.CoroutineType})
 
@@ -25,6 +26,12 @@ class Steps(Protocol):
 
     def abort(self, error: BaseException) -> None:
         """A step has raised an exception."""
+
+
+def make_steps(output: Any) -> None:
+    """Make all steps of what a call gave, if it gave a generator."""
+    if isinstance(output, types.GeneratorType):
+        collections.deque(output, maxlen=0)
 
 
 def resumed(inner: Any, steps: Steps) -> Any:

@@ -602,4 +602,6 @@ def _nothing_recorded(recording: Recording, warmup: int | str) -> str:
         parts.append(f" ({counted(num_skipped, 'call')} not recorded, as it is paused or sampled)")
     if recording.num_aborted:
         parts.append(f" ({recording.num_aborted} raised an exception before their end)")
-    return "".join([*parts, "; call the module first"])
+    return "".join(
+        [*parts, "; call the module first, and iterate over what it gives if that is a generator"]
+    )

@@ -14,6 +14,7 @@ from .errors import NotAModuleError
 from .figures import figures_of_runs
 from .module import timed_and_eager
 from .preserving import preserved
+from .resuming import make_steps
 
 __all__ = ["Slowdown", "slowdown"]
 
@@ -92,5 +93,5 @@ def _time_of(
 ) -> float:
     start = time.perf_counter()
     for _ in range(num_runs):
-        call(*args, **kwargs)
+        make_steps(call(*args, **kwargs))
     return time.perf_counter() - start

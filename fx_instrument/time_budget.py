@@ -77,6 +77,9 @@ def check_budget(
             "a budget needs a run of the forward, and only other methods have run: "
             f"{', '.join(measured.methods)}; check the reports in report.methods"
         )
+    if measured.choice is not None:
+        # A module takes what all its rows take, whichever of them were chosen to be shown.
+        measured = Rows(measured.recording)
     rows_of = _rows_by_module(measured)
     modules = _outermost(rows_of, pattern)
     if not modules:
@@ -141,7 +144,12 @@ def text_of_limits(lines: tuple[CheckedLimit, ...], tablefmt: str = "simple") ->
 
 
 def _text(value: float, figure: str) -> str:
-    return f"{value:.4g} %" if figure == "percent" else f"{value / 1e6:.4f} ms"
+    return f"{value:.4g} %" if figure == "percent" else f"{value / 1e6:.{_decimals(value)}f} ms"
+
+
+def _decimals(time_ns: float) -> int:
+    """Return how many digits after the point of milliseconds a time needs: 4, or 6 below 1 us."""
+    return 4 if time_ns >= 1_000 or not time_ns else 6
 
 
 def _named(modules: list[str]) -> str:

@@ -242,3 +242,20 @@ def test_real_model_is_within_what_it_takes() -> None:
     report.assert_budget("*", percent=100)
     with pytest.raises(BudgetError, match=r"layer3\.0 +p95"):
         report.assert_budget("layer3.*", p95_ms=0)
+
+
+@pytest.mark.parametrize("keep", ["all", "sketch"])
+def test_budget_is_of_all_rows_of_a_module_whichever_were_chosen(keep: Any) -> None:
+    report = report_of(Net(), keep=keep)
+    chosen = report.where(module="layer1.0.first")
+    for pattern in ("layer1.0", "head", ""):
+        limits = {"mean": 1, "percent": 1}
+        figures = [check_budget(each, pattern, limits) for each in (report, chosen)]
+        assert figures[0] == figures[1]
+
+
+def test_small_limits_have_digits_that_tell_them_from_0() -> None:
+    with pytest.raises(BudgetError) as caught:
+        report_of(Net()).assert_budget("head", p95_ms=1e-6)
+    assert "0.000001 ms" in str(caught.value)
+    assert "2.0000 ms" in str(caught.value)

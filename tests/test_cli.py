@@ -73,6 +73,16 @@ class Dropped(nn.Module):
         return nn.functional.dropout(x, training=self.training) if self.training else x
 
 
+class Steps(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x):
+        for _ in range(3):
+            yield self.layer(x)
+
+
 def drawn():
     print("drawn", torch.randn(3).tolist())
     return Net()
@@ -629,3 +639,11 @@ def test_closed_standard_output_is_a_failure(workplace: Path) -> None:
     )
     assert done.returncode == 1
     assert done.stderr.startswith("fx-instrument: error: standard output is closed")
+
+
+def test_steps_of_a_generator_are_made(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main(["net.py:Steps", *SMALL, "--no-slowdown", "--columns", "name,calls", "--no-sort"]) == 0
+    )
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["layer", "6"] in rows

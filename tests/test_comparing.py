@@ -461,3 +461,11 @@ def test_real_model_lines_up_with_its_fused_self() -> None:
     }
     assert changed <= {("_operator.iadd", "_operator.add")}
     assert comparison.before is reports[0]
+
+
+def test_head_says_of_which_report_only_some_rows_were_chosen() -> None:
+    report = report_of("ab", [[10, 30], [10, 30], [10, 30]])
+    head = compare(report.where(name="a"), report).head
+    assert "before: only where name='a': 1 row with 25.00 % of the time" in head
+    assert "after: only" not in head
+    assert "only where" not in compare(report, report).head

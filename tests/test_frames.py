@@ -1940,3 +1940,12 @@ def test_a_graph_without_operations_is_counted_in_a_frame() -> None:
     report = fx_instrument.report(m)
     assert [(row.name, row.num_calls) for row in report.rows] == [("Net", 3), ("nothing", 3)]
     assert report.rows[1].ns.tolist() == [0, 0, 0]
+
+
+def test_row_of_a_call_of_the_model_itself_is_of_the_model() -> None:
+    timed = instrument(closed.Recursive())
+    timed(torch.ones(2, 4))
+    rows = {row["name"]: row for row in timed.report().table(["name", "module"]).to_dict()}
+    assert rows["Recursive"]["module"] == ""
+    groups = timed.report().by("module").to_dict()
+    assert [group["module"] for group in groups] == ["(root)", "part"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -87,3 +88,20 @@ def test_a_profiled_model_can_be_measured() -> None:
         model(torch.ones(2))
         assert fx_instrument.slowdown(model, torch.ones(2)).ratio > 0
     assert p.report().num_runs == 1
+
+
+class Steps(nn.Module):
+    """Gives a generator."""
+
+    num_steps = 0
+
+    def forward(self, x: torch.Tensor) -> Iterator[torch.Tensor]:
+        for _ in range(3):
+            type(self).num_steps += 1
+            yield x
+
+
+def test_the_steps_of_a_generator_are_made() -> None:
+    Steps.num_steps = 0
+    found = slowdown(Steps(), torch.ones(1))
+    assert Steps.num_steps >= 2 * 3 * found.num_pairs * found.num_runs
