@@ -129,6 +129,7 @@ class _InnerRows:
         self._places: dict[tuple[int, NodeRow], int] = {}
         self._calls: list[list[InnerRow]] = []
         self._facts: list[list[RowFacts]] = []
+        self._is_told: list[list[bool]] = []
 
     def add_calls(self, site: CallSite, parent: int, path: Path) -> None:
         """Add what is called at ``site``, whose own row is ``parent``."""
@@ -143,7 +144,8 @@ class _InnerRows:
             facts = _facts_at(inner_path, inner.facts, self._noted)
             numbers, steps_ns = inner.times.runs_and_ns(self._channel)
             starts_ns = self._starts_of(inner.times)
-            index = self._add(parent, inner.row, numbers, steps_ns[:, 0], starts_ns, facts)
+            told = inner_path in self._noted
+            index = self._add(parent, inner.row, numbers, steps_ns[:, 0], starts_ns, facts, told)
             for graph in [*inner.graphs.values()]:
                 numbers, steps_ns = graph.times.runs_and_ns(self._channel)
                 starts_ns = self._starts_of(graph.times)
@@ -198,12 +200,15 @@ class _InnerRows:
         ns: Ints,
         starts_ns: Ints,
         facts: RowFacts,
+        is_told: bool = True,
     ) -> int:
         place = self._places.setdefault((parent, row), len(self._calls))
         if place == len(self._calls):
             self._calls.append([])
             self._facts.append([])
+            self._is_told.append([])
         self._facts[place].append(facts)
+        self._is_told[place].append(is_told)
         runs = np.searchsorted(self._numbers, numbers)
         self._calls[place].append(InnerRow(row, parent, runs, ns, starts_ns))
         return len(self._root_facts) + place
@@ -214,14 +219,17 @@ class _InnerRows:
         inner, facts = self._finish(len(rows))
         return Recording(rows, readings_ns, has_run, inner, (*self._root_facts, *facts))
 
-    @staticmethod
-    def _facts_of_row(calls: Sequence[InnerRow], facts: Sequence[RowFacts]) -> RowFacts:
-        """Return what is known of a row of which each of ``calls`` has ``facts``.
+    def _facts_of_row(self, place: int) -> RowFacts:
+        """Return what is known of a row.
 
         It may run in several ways: as it is, and as graphs. Those that never came to it count not.
+        Nor does what it works on as it is, unless that was gathered: it does so with any arguments.
         """
-        of_calls = [each for item, each in zip(calls, facts, strict=True) if len(item.runs)]
-        return facts_in_common(of_calls or facts)
+        ways = [*zip(self._calls[place], self._facts[place], self._is_told[place], strict=True)]
+        ways = [way for way in ways if len(way[0].runs)] or ways
+        common = facts_in_common([facts for _, facts, _ in ways])
+        told = [facts for _, facts, is_told in ways if is_told]
+        return facts_in_common(told).standing_at(common) if told else common
 
     def _finish(self, num_root_rows: int) -> tuple[tuple[InnerRow, ...], list[RowFacts]]:
         """Return the rows and their facts, a parent always before what is below it.
@@ -240,7 +248,7 @@ class _InnerRows:
             if has_calls[place]:
                 places[num_root_rows + place] = num_root_rows + len(rows)
                 rows.append(joined_calls(row, places[parent], self._calls[place]))
-                facts.append(self._facts_of_row(self._calls[place], self._facts[place]))
+                facts.append(self._facts_of_row(place))
         return tuple(rows), facts
 
 

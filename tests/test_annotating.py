@@ -1151,3 +1151,43 @@ def test_no_mode_and_no_mark_is_left() -> None:
     assert torch._C._len_torch_dispatch_stack() == torch._C._len_torch_function_stack() == 0
     assert closed.marks_of(m) == []
     assert sys.getprofile() is None
+
+
+class Counted(nn.Module):
+    """Counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.num_calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.num_calls += 1
+        return self.layer(x)
+
+
+class SomeTimes(nn.Module):
+    """Its second part runs as it is in the first calls, and as a graph in later ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = Counted()
+        self.second = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(int(torch.randint(1, 4, ()))):
+            x = self.first(x)
+        return self.second(x)
+
+
+def test_rows_that_ran_as_they_are_and_as_a_graph_have_the_facts_of_the_graph() -> None:
+    torch.manual_seed(0)
+    timed = instrument(SomeTimes())
+    for _ in range(20):
+        timed(X)
+    timed.annotate(X)
+    report = timed.report()
+    assert 0 < sum(variant.num_runs for variant in report.variants) < 20
+    facts = {row["name"]: row for row in report.table(["name", "shape", "flops"]).to_dict()}
+    assert (facts["second_0"]["shape"], facts["second_0"]["flops"]) == ("5x4", 2 * 5 * 3 * 4)
+    assert facts["second_1"]["shape"] == "5x4"
