@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -102,6 +103,21 @@ def _readings_of(times: Times, channel: int) -> tuple[Ints, Ints]:
     return numbers, readings_ns + times.starts_ns()[:, None]
 
 
+class _Way(NamedTuple):
+    """One way in which a row ran: as it is, or as a graph.
+
+    Attributes:
+        calls: its calls that way.
+        facts: what is known of it that way.
+        is_told: whether these count. What statements work on that run as they are does only if it
+            was gathered, as they run with any arguments.
+    """
+
+    calls: InnerRow
+    facts: RowFacts
+    is_told: bool
+
+
 class _InnerRows:
     """Collects the rows below those of the root.
 
@@ -127,9 +143,7 @@ class _InnerRows:
         self._root_facts = root_facts
         self._noted = noted
         self._places: dict[tuple[int, NodeRow], int] = {}
-        self._calls: list[list[InnerRow]] = []
-        self._facts: list[list[RowFacts]] = []
-        self._is_told: list[list[bool]] = []
+        self._ways: list[list[_Way]] = []
 
     def add_calls(self, site: CallSite, parent: int, path: Path) -> None:
         """Add what is called at ``site``, whose own row is ``parent``."""
@@ -185,7 +199,9 @@ class _InnerRows:
             return facts
         num_root_rows = len(self._root_facts)
         is_of_root = above < num_root_rows
-        outer = self._root_facts[above] if is_of_root else self._facts[above - num_root_rows][0]
+        outer = (
+            self._root_facts[above] if is_of_root else self._ways[above - num_root_rows][0].facts
+        )
         return replace(facts, file=outer.file, line=outer.line)
 
     def _starts_of(self, times: Times) -> Ints:
@@ -202,15 +218,12 @@ class _InnerRows:
         facts: RowFacts,
         is_told: bool = True,
     ) -> int:
-        place = self._places.setdefault((parent, row), len(self._calls))
-        if place == len(self._calls):
-            self._calls.append([])
-            self._facts.append([])
-            self._is_told.append([])
-        self._facts[place].append(facts)
-        self._is_told[place].append(is_told)
+        place = self._places.setdefault((parent, row), len(self._ways))
+        if place == len(self._ways):
+            self._ways.append([])
         runs = np.searchsorted(self._numbers, numbers)
-        self._calls[place].append(InnerRow(row, parent, runs, ns, starts_ns))
+        calls = InnerRow(row, parent, runs, ns, starts_ns)
+        self._ways[place].append(_Way(calls, facts, is_told))
         return len(self._root_facts) + place
 
     def recording(self, rows: tuple[NodeRow, ...], readings_ns: Ints) -> Recording:
@@ -219,16 +232,16 @@ class _InnerRows:
         inner, facts = self._finish(len(rows))
         return Recording(rows, readings_ns, has_run, inner, (*self._root_facts, *facts))
 
-    def _facts_of_row(self, place: int) -> RowFacts:
+    @staticmethod
+    def _facts_of_row(ways: Sequence[_Way]) -> RowFacts:
         """Return what is known of a row.
 
         It may run in several ways: as it is, and as graphs. Those that never came to it count not.
-        Nor does what it works on as it is, unless that was gathered: it does so with any arguments.
+        Nor do facts that are not told, where others are.
         """
-        ways = [*zip(self._calls[place], self._facts[place], self._is_told[place], strict=True)]
-        ways = [way for way in ways if len(way[0].runs)] or ways
-        common = facts_in_common([facts for _, facts, _ in ways])
-        told = [facts for _, facts, is_told in ways if is_told]
+        ways = [way for way in ways if len(way.calls.runs)] or ways
+        common = facts_in_common([way.facts for way in ways])
+        told = [way.facts for way in ways if way.is_told]
         return facts_in_common(told).standing_at(common) if told else common
 
     def _finish(self, num_root_rows: int) -> tuple[tuple[InnerRow, ...], list[RowFacts]]:
@@ -236,7 +249,7 @@ class _InnerRows:
 
         Of a call that became a run of a graph no row is left.
         """
-        has_calls = [any(len(item.runs) for item in calls) for calls in self._calls]
+        has_calls = [any(len(way.calls.runs) for way in ways) for ways in self._ways]
         parents = [parent - num_root_rows for parent, _ in self._places]
         for place in reversed(range(len(parents))):
             if has_calls[place] and parents[place] >= 0:
@@ -247,8 +260,9 @@ class _InnerRows:
         for place, (parent, row) in enumerate(self._places):
             if has_calls[place]:
                 places[num_root_rows + place] = num_root_rows + len(rows)
-                rows.append(joined_calls(row, places[parent], self._calls[place]))
-                facts.append(self._facts_of_row(place))
+                ways = self._ways[place]
+                rows.append(joined_calls(row, places[parent], [way.calls for way in ways]))
+                facts.append(self._facts_of_row(ways))
         return tuple(rows), facts
 
 
