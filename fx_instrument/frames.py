@@ -563,10 +563,10 @@ class Run:
         if site is None:
             if isinstance(called, str):
                 name, target = name_of_path(called), called
+            elif module.__dict__ is self.runs.root_state:
+                name, target = called.__name__, ""  # the model calls itself
             else:
                 name, target = called.__name__, f"{called.__module__}.{called.__qualname__}"
-                if module.__dict__ is self.runs.root_state:
-                    target = ""
             row = NodeRow(name, "call_module", target, frame.path, True)
             class_name = name_of_class(type(module))
             site = self.runs.new_call_site(frame.site.inner, key, row, class_name, module)

@@ -515,10 +515,10 @@ def merge(reports: Iterable[Report | str | os.PathLike[str]]) -> Report:
     """Return one report of what several processes measured of the same model.
 
     Rows with the same name, op, target and module are one row, and all rows are there, whichever of
-    them :meth:`Report.where` chose. All runs are kept, those of each
-    report in their order after those of the report before, as the clocks of two processes have
-    nothing to do with each other; sketches are added. Counts are added, and so are the runs that
-    raised and the runs of other methods. What differs between the environments is shown of all.
+    them :meth:`Report.where` chose. All runs are kept, those of each report in their order after
+    those of the report before, as the clocks of two processes have nothing to do with each other;
+    sketches are added. Counts are added, and so are the runs that raised and the runs of other
+    methods. What differs between the environments is shown of all.
 
     ``head`` tells how many reports there were, and :attr:`Report.spread` and the column ``spread``
     of :meth:`Report.table` how far they are apart. :func:`fx_instrument.compare` takes each as one
